@@ -1,0 +1,11 @@
+"""Errors that tell a user what was given, why it cannot work and what would."""
+
+from __future__ import annotations
+
+
+class UserError(ValueError):
+    """A mistake in what was asked for. Its text is one line; the command line prints it and exits with 2."""
+
+
+class PeerLost(RuntimeError):
+    """Another process of the run died or stopped making progress."""
