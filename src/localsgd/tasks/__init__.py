@@ -1,0 +1,64 @@
+"""What is trained: named tasks with real data, and models for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from localsgd.tasks import cifar, digits, models
+from localsgd.tasks.download import Progress
+from localsgd.tasks.entry import Entry, Source
+from localsgd.tasks.names import unknown
+from localsgd.tasks.task import Card, Defaults, Task
+
+__all__ = ["Card", "Defaults", "Row", "Task", "describe", "load", "models", "names"]
+
+# A new task joins by a line here.
+_ENTRIES: dict[str, Entry] = {
+    entry.card.name: entry
+    for entry in (
+        digits.ENTRY,
+        cifar.CIFAR10_ENTRY,
+        cifar.CIFAR100_ENTRY,
+    )
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A task as `localsgd tasks` lists it, with the place of its data where it is there."""
+
+    card: Card
+    found: Path | None
+
+
+def names() -> tuple[str, ...]:
+    """The tasks by name."""
+    return tuple(_ENTRIES)
+
+
+def load(
+    name: str,
+    data_dir: Path | None = None,
+    *,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+) -> Task:
+    """The task `name` with its data on `device`, downloaded first where it is missing.
+
+    Data is looked for in `data_dir`, $LOCALSGD_DATA and ~/.cache/localsgd; a download goes to the
+    first of them that is named. `progress` is told of a download's bytes.
+
+    Raises:
+        UserError: no such task; data that is missing and can't be had, or is damaged.
+    """
+    if name not in _ENTRIES:
+        raise unknown("task", name, _ENTRIES)
+    return _ENTRIES[name].load(Source(data_dir, device, progress))
+
+
+def describe(data_dir: Path | None = None) -> tuple[Row, ...]:
+    """All tasks, and whether their data is there. Reads and downloads nothing."""
+    return tuple(Row(entry.card, entry.find(data_dir)) for entry in _ENTRIES.values())

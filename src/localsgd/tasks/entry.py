@@ -1,0 +1,30 @@
+"""How a task is listed and loaded: the one thing that a file of a new task has to offer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from localsgd.tasks.download import Progress
+from localsgd.tasks.task import Card, Task
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a task reads its data, and where the tensors go."""
+
+    data_dir: Path | None
+    device: torch.device | str = "cpu"
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A task by its card, with `find` (looks for its data on this machine) and `load`."""
+
+    card: Card
+    find: Callable[[Path | None], Path | None]
+    load: Callable[[Source], Task]

@@ -1,0 +1,105 @@
+"""Classification of small images that are held as tensors.
+
+N: images · B: images of a batch · C, H, W: channels, height, width
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple, final
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from localsgd.errors import UserError
+from localsgd.tasks.task import Card, Task
+
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+"""uint8 images [B, C, H, W] and a source of chance -> uint8 images of the same shape."""
+
+
+class Images(NamedTuple):
+    """Pixels [N, C, H, W] uint8 and labels [N] int64."""
+
+    pixels: Tensor
+    labels: Tensor
+
+    def to(self, device: torch.device | str) -> Images:
+        return Images(self.pixels.to(device), self.labels.to(device))
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ImageTask(Task):
+    """Images with one label each, judged by mean cross-entropy and by the most likely class.
+
+    Inputs are `(pixel - mean) / std` for each channel, with `mean` and `std` in units of a pixel.
+    """
+
+    card: Card
+    train: Images
+    test: Images
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    augment: Augment | None = None
+
+    def __post_init__(self) -> None:
+        for part, size in ((self.train, self.train_size), (self.test, self.test_size)):
+            if part.pixels.shape != (size, *self.input_shape) or part.labels.shape != (size,):
+                raise ValueError(f"{self.name}: {tuple(part.pixels.shape)} pixels for {self.card}")
+
+    def train_batch(
+        self, indices: Tensor, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        pixels, labels = _take(self.train, indices)
+        if generator is not None and self.augment is not None:
+            pixels = self.augment(pixels, generator)
+        return self._normalised(pixels), labels
+
+    def test_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        pixels, labels = _take(self.test, indices)
+        return self._normalised(pixels), labels
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return F.cross_entropy(output, target)
+
+    def correct(self, output: Tensor, target: Tensor) -> Tensor:
+        return (output.argmax(1) == target).sum()
+
+    def subset(self, train: int, seed: int = 0) -> ImageTask:
+        """`train` training images, as many of each class as of any other (give or take one)."""
+        chosen = balanced(self.train.labels, train, self.classes, seed)
+        card = replace(self.card, train_size=train)
+        return replace(self, card=card, train=Images(*_take(self.train, chosen)))
+
+    def _normalised(self, pixels: Tensor) -> Tensor:
+        values = pixels.to(torch.float32)
+        mean = values.new_tensor(self.mean).view(-1, 1, 1)
+        std = values.new_tensor(self.std).view(-1, 1, 1)
+        return values.sub_(mean).div_(std)
+
+
+def balanced(labels: Tensor, count: int, classes: int, seed: int) -> Tensor:
+    """Indices, in rising order, of `count` samples spread evenly over the classes.
+
+    The draw is NumPy's `RandomState`, whose stream is frozen, so that a subset is the same one
+    with every version of every library.
+    """
+    chance = np.random.RandomState(seed)
+    wanted = [count // classes + (c < count % classes) for c in range(classes)]
+    members = [np.flatnonzero(labels.cpu().numpy() == c) for c in range(classes)]
+    most = min(len(m) for m in members) * classes
+    if count <= 0 or any(w > len(m) for w, m in zip(wanted, members, strict=True)):
+        raise UserError(
+            f"a class-balanced subset of {count:,} samples cannot be taken; 1 to {most:,} can"
+        )
+    drawn = [chance.permutation(m)[:w] for w, m in zip(wanted, members, strict=True)]
+    return torch.from_numpy(np.sort(np.concatenate(drawn)))
+
+
+def _take(images: Images, indices: Tensor) -> tuple[Tensor, Tensor]:
+    indices = indices.to(images.labels.device, non_blocking=True)
+    return images.pixels[indices], images.labels[indices]
