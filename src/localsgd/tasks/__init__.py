@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from localsgd.tasks import cifar, digits, models
+from localsgd.tasks import cifar, digits, fashion_mnist, models
 from localsgd.tasks.download import Progress
 from localsgd.tasks.entry import Entry, Source
 from localsgd.tasks.names import unknown
@@ -20,6 +20,7 @@ _ENTRIES: dict[str, Entry] = {
     entry.card.name: entry
     for entry in (
         digits.ENTRY,
+        fashion_mnist.ENTRY,
         cifar.CIFAR10_ENTRY,
         cifar.CIFAR100_ENTRY,
     )
@@ -45,18 +46,20 @@ def load(
     *,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
+    augment: bool | None = None,
 ) -> Task:
     """The task `name` with its data on `device`, downloaded first where it is missing.
 
     Data is looked for in `data_dir`, $LOCALSGD_DATA and ~/.cache/localsgd; a download goes to the
-    first of them that is named. `progress` is told of a download's bytes.
+    first of them that is named. `progress` is told of a download's bytes. `augment` turns random
+    crops and flips on or off where the task's own choice (on for CIFAR) isn't wanted.
 
     Raises:
         UserError: no such task; data that is missing and can't be had, or is damaged.
     """
     if name not in _ENTRIES:
         raise unknown("task", name, _ENTRIES)
-    return _ENTRIES[name].load(Source(data_dir, device, progress))
+    return _ENTRIES[name].load(Source(data_dir, device, progress, augment))
 
 
 def describe(data_dir: Path | None = None) -> tuple[Row, ...]:

@@ -79,24 +79,28 @@ def find(layout: Layout, data_dir: Path | None) -> Path | None:
 def fetch(layout: Layout, data_dir: Path | None, progress: Progress | None = None) -> Path:
     """Download and unpack the folder of `layout` into the first of the places."""
     place = places(data_dir)[0]
+    folder = place / layout.folder
     hint = advice(f"the folder {layout.folder} (unpacked from {layout.archive.url})", data_dir)
     with downloaded(layout.archive, place, hint, progress) as archive:
         unpacked = archive.parent / layout.folder
-        unpacked.mkdir()
-        with tarfile.open(archive) as tar:
-            for name in (*layout.train, *layout.test):
-                member = tar.extractfile(f"{layout.folder}/{name}")
-                if member is None:
-                    raise UserError(f"{layout.archive.url} holds no file {layout.folder}/{name}")
-                with member, (unpacked / name).open("wb") as file:
-                    shutil.copyfileobj(member, file)
-        folder = place / layout.folder
         try:
+            _unpack(archive, unpacked, layout)
             os.rename(unpacked, folder)
-        except OSError:
+        except OSError as error:
             if not folder.is_dir():  # else another process was as fast
-                raise
+                raise UserError(f"{folder} cannot be written ({error}); {hint}") from None
     return folder
+
+
+def _unpack(archive: Path, folder: Path, layout: Layout) -> None:
+    """The files that are needed, by name; nothing else an archive may hold is written."""
+    folder.mkdir()
+    with tarfile.open(archive) as tar:
+        for name in (*layout.train, *layout.test):
+            member = tar.extractfile(f"{layout.folder}/{name}")
+            assert member is not None, "the checksum has vouched for the contents"
+            with member, (folder / name).open("wb") as file:
+                shutil.copyfileobj(member, file)
 
 
 def read(folder: Path, layout: Layout) -> tuple[Images, Images]:
@@ -112,6 +116,9 @@ def read(folder: Path, layout: Layout) -> tuple[Images, Images]:
 
 
 def _read_file(path: Path, size: int, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+    if not path.is_file():
+        files = ", ".join((*layout.train, *layout.test))
+        raise UserError(f"{path} is missing; {path.parent} should hold {files}")
     content = read_pickle(path)
     pixels, labels = content.get("data"), content.get(layout.label_key)
     if not isinstance(pixels, np.ndarray) or pixels.shape != (size, 3072):
@@ -145,7 +152,7 @@ def entry(card: Card, layout: Layout, mean: tuple[float, ...], std: tuple[float,
             test=test.to(source.device),
             mean=tuple(255 * m for m in mean),
             std=tuple(255 * s for s in std),
-            augment=crop_and_flip,
+            augment=None if source.augment is False else crop_and_flip,
         )
 
     return Entry(card, lambda data_dir: find(layout, data_dir), load)

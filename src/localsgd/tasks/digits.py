@@ -36,6 +36,8 @@ def find(data_dir: Path | None) -> Path | None:
 
 def load(source: Source) -> ImageTask:
     """The 1,797 images; 36 of each digit, drawn once and for all, are the test set."""
+    if source.augment:
+        raise UserError("digits are never cropped or flipped: a mirrored 2 is no 2")
     try:
         from sklearn.datasets import load_digits
     except ImportError:

@@ -77,7 +77,7 @@ def _opened(remote: Remote, advice: str) -> http.client.HTTPResponse:
         reason = str(error.reason)
     except (OSError, http.client.HTTPException) as error:
         reason = str(error) or type(error).__name__
-    raise UserError(f"{remote.url} cannot be had ({reason}); {advice}")
+    raise UserError(f"no data here, and {remote.url} cannot be had ({reason}); {advice}")
 
 
 @contextmanager

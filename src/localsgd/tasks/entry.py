@@ -14,11 +14,13 @@ from localsgd.tasks.task import Card, Task
 
 @dataclass(frozen=True)
 class Source:
-    """Where a task reads its data, and where the tensors go."""
+    """Where a task reads its data, where the tensors go, and whether they are augmented."""
 
     data_dir: Path | None
     device: torch.device | str = "cpu"
     progress: Progress | None = None
+    augment: bool | None = None
+    """Random crops and flips; None leaves it to the task."""
 
 
 @dataclass(frozen=True)

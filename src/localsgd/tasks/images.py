@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple, final
 
 import numpy as np
@@ -76,10 +77,15 @@ class ImageTask(Task):
         return replace(self, card=card, train=Images(*_take(self.train, chosen)))
 
     def _normalised(self, pixels: Tensor) -> Tensor:
-        values = pixels.to(torch.float32)
-        mean = values.new_tensor(self.mean).view(-1, 1, 1)
-        std = values.new_tensor(self.std).view(-1, 1, 1)
-        return values.sub_(mean).div_(std)
+        mean, std = self._statistics
+        return pixels.to(torch.float32).sub_(mean).div_(std)
+
+    @cached_property
+    def _statistics(self) -> tuple[Tensor, Tensor]:
+        """Mean and deviation [C, 1, 1] where the images are, so that no batch has to send them."""
+        values = torch.tensor((self.mean, self.std), device=self.train.pixels.device)
+        mean, std = values.view(2, -1, 1, 1)
+        return mean, std
 
 
 def balanced(labels: Tensor, count: int, classes: int, seed: int) -> Tensor:

@@ -18,5 +18,5 @@ def places(data_dir: Path | None) -> tuple[Path, ...]:
 def advice(what: str, data_dir: Path | None) -> str:
     """The end of a message on missing data: what to put where."""
     return (
-        f"put {what} into {places(data_dir)[0]}, or name its folder with --data-dir or {VARIABLE}"
+        f"put {what} into {places(data_dir)[0]}, or say with --data-dir or {VARIABLE} where it is"
     )
