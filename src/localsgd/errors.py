@@ -4,7 +4,10 @@ from __future__ import annotations
 
 
 class UserError(ValueError):
-    """A mistake in what was asked for. Its text is one line; the command line prints it and exits with 2."""
+    """A mistake in what was asked for.
+
+    Its text is one line; the command line prints it and exits with 2.
+    """
 
 
 class PeerLost(RuntimeError):

@@ -1,17 +1,19 @@
 """When to agree: schedules of H, and the rounds that they make.
 
-A schedule is a function of `Progress` that returns the length of the next round of one level: H local steps for the
-innermost level, H^b rounds of the level inside for any other. `rounds` turns one schedule for each level into the
-sequence "take h local steps, then let the d innermost levels agree", and nothing else in the package decides when
-anything is averaged.
+A schedule is a function of `Progress` that returns the length of the next round of one level: H
+local steps for the innermost level, H^b rounds of the level inside for any other. `rounds` turns
+one schedule for each level into the sequence "take h local steps, then let the d innermost levels
+agree", and nothing else in the package decides when anything is averaged.
 
     >>> picture([every(2), every(2)], steps=8)
     '..1..2..1..2'
     >>> picture([post_local(3, after=2)], steps=8)
     '.1.1...1...1'
 
-Schedules are frozen values: they compare, print and can be kept in a configuration. A new one is a callable of the same
-shape; everything that it remembers must follow from `Progress`, so that a resumed run goes on as if undisturbed.
+Schedules are frozen values: they compare, print and can be kept in a configuration. A new one is a
+callable of the same shape; everything that it remembers must follow from `Progress`, so that a
+resumed run goes on as if undisturbed. One that looks at the step alone says so with `step_only =
+True`: it can be drawn, and needs nothing from the other workers.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -32,9 +34,11 @@ class Progress:
 
     Args:
         step: local steps that each worker has done.
-        epoch: passes over the training set, fractional; `None` where nobody said how long an epoch is.
+        epoch: passes over the training set, fractional; `None` where nobody said how long an epoch
+            is.
         share: the part of the run that is done, in [0, 1]; `None` where the run has no stated end.
-        learning_rate: of the inner optimizer's first group, at the next step where the loop knows it.
+        learning_rate: of the inner optimizer's first group, at the next step where the loop knows
+            it.
         decayed: whether the learning rate has fallen below half of its highest value.
         loss: the mean training loss over workers since the last agreement, where it is reported.
         waited_seconds: time spent waiting for others, summed over the run.
@@ -54,7 +58,10 @@ After: TypeAlias = int | Literal["first_decay"]
 
 
 def epochs(number: float, steps_per_epoch: int) -> int:
-    """`number` epochs in local steps, rounded up: the first step that lies at or after that point."""
+    """`number` epochs in local steps, rounded up:
+
+    the first step that lies at or after that point.
+    """
     if number < 0 or steps_per_epoch < 1:
         raise UserError(
             f"epochs({number}, steps_per_epoch={steps_per_epoch}) is no point of a run; "
@@ -67,7 +74,8 @@ def share(part: float, steps: int) -> int:
     """The given part of a run of `steps` local steps, in steps, rounded up."""
     if not 0 <= part <= 1 or steps < 1:
         raise UserError(
-            f"share({part}, steps={steps}) is no point of a run; give a part in [0, 1] and steps >= 1"
+            f"share({part}, steps={steps}) is no point of a run; "
+            "give a part in [0, 1] and steps >= 1"
         )
     return math.ceil(round(part * steps, 9))
 
@@ -84,13 +92,17 @@ class Every:
     """H at all times. Made by `every`."""
 
     local_steps: int
+    step_only = True
 
     def __call__(self, progress: Progress) -> int:
         return self.local_steps
 
 
 def every(local_steps: int) -> Every:
-    """H = `local_steps` from the start: mini-batch SGD for 1, local SGD otherwise (Lin et al. 2020, Algorithm 1)."""
+    """H = `local_steps` from the start:
+
+    mini-batch SGD for 1, local SGD otherwise (Lin et al. 2020, Algorithm 1).
+    """
     return Every(checked_length(local_steps))
 
 
@@ -101,6 +113,10 @@ class PostLocal:
     local_steps: int
     after: After
 
+    @property
+    def step_only(self) -> bool:
+        return self.after != "first_decay"
+
     def __call__(self, progress: Progress) -> int:
         if self.after == "first_decay":
             return self.local_steps if progress.decayed else 1
@@ -108,13 +124,15 @@ class PostLocal:
 
 
 def post_local(local_steps: int, after: After = "first_decay") -> PostLocal:
-    """Post-local SGD: H = 1 until `after`, `local_steps` from then on (Lin et al. 2020, Algorithm 2 and Eq. of H_(t)).
+    """Post-local SGD: H = 1 until `after`, `local_steps` from then on (Lin et al. 2020, Algorithm 2
+    and Eq. of H_(t)).
 
     Args:
         local_steps: H of the second phase.
-        after: the first step of the second phase, counted from 0, so that the step at exactly `after` is local (the
-            paper's text has t <= t' for the first phase; its released code, and we, have t < t'). `epochs` and
-            `share` make such numbers. `"first_decay"`: once the learning rate is below half of its highest value.
+        after: the first step of the second phase, counted from 0, so that the step at exactly
+            `after` is local (the paper's text has t <= t' for the first phase; its released code,
+            and we, have t < t'). `epochs` and `share` make such numbers. `"first_decay"`: once the
+            learning rate is below half of its highest value.
     """
     if after != "first_decay" and (isinstance(after, str) or int(after) != after or after < 0):
         raise UserError(
@@ -134,6 +152,7 @@ class Warmup:
     local_steps: int
     period: int
     shape: WarmupShape
+    step_only = True
 
     def __call__(self, progress: Progress) -> int:
         if progress.step >= self.period:
@@ -142,16 +161,17 @@ class Warmup:
         if self.shape == "linear":
             return 1 + math.floor((self.local_steps - 1) * done)
         if self.shape == "exponential":
-            return 2 ** math.floor(math.log2(self.local_steps) * done)
+            return 2 ** math.floor(round(math.log2(self.local_steps) * done, 9))
         return 1
 
 
 def warmup(local_steps: int, period: int, shape: WarmupShape = "linear") -> Warmup:
-    """Local-step warm-up: H grows from 1 to `local_steps` over `period` steps (Lin et al. 2020, B.4.2).
+    """Local-step warm-up: H grows from 1 to `local_steps` over `period` steps (Lin et al. 2020,
+    B.4.2).
 
-    At step t of a period of T steps, `"linear"` gives 1 + floor((H - 1) t / T), `"exponential"` the powers of two
-    2^floor(log2(H) t / T), `"constant"` 1 for the whole period. From T on all give H. The paper names the three
-    shapes and not their rounding; this is ours.
+    At step t of a period of T steps, `"linear"` gives 1 + floor((H - 1) t / T), `"exponential"` the
+    powers of two 2^floor(log2(H) t / T), `"constant"` 1 for the whole period. From T on all give H.
+    The paper names the three shapes and not their rounding; this is ours.
     """
     if shape not in ("linear", "exponential", "constant"):
         raise UserError(
@@ -168,13 +188,17 @@ class Piecewise:
 
     starts: tuple[int, ...]
     lengths: tuple[int, ...]
+    step_only = True
 
     def __call__(self, progress: Progress) -> int:
         return self.lengths[bisect_right(self.starts, progress.step) - 1]
 
 
 def piecewise(pieces: Mapping[int, int]) -> Piecewise:
-    """H from the table {first step: H}: `piecewise({0: 1, 500: 4, 800: 16})`. The first key must be 0."""
+    """H from the table {first step:
+
+    H}: `piecewise({0: 1, 500: 4, 800: 16})`. The first key must be 0.
+    """
     starts = tuple(sorted(pieces))
     if not starts or starts[0] != 0 or any(int(start) != start for start in starts):
         raise UserError(f"piecewise({dict(pieces)}) does not say what H is at step 0; add a key 0")
@@ -185,10 +209,12 @@ class Round(NamedTuple):
     """One turn of the core loop.
 
     Args:
-        local_steps: local steps that are left before the agreement (all of the round's, unless a run was resumed).
+        local_steps: local steps that are left before the agreement (all of the round's, unless a
+            run was resumed).
         depth: how many of the innermost levels agree then, 1 or more.
-        shared: how many of the innermost levels agree after every single step, so that gradients may be averaged
-            instead of models; 0 in a local phase.
+        shared: how many of the innermost levels have agreed after every single step since the run
+            began. Their members hold equal models and equal inner state, so that averaging their
+            gradients before the step does what averaging their models after it would.
     """
 
     local_steps: int
@@ -202,16 +228,45 @@ class Position:
 
     Args:
         lengths: of the current round of each level, innermost first, in rounds of the level inside.
-        left: how much of it is to come; 0 where the next round has not begun. The loop takes 1 from `left[0]` at
-            each local step.
+        left: how much of it is to come; 0 where the next round has not begun. The loop takes 1 from
+            `left[0]` at each local step.
+        shared: as in `Round`.
+        depth: of the round at hand, 0 between rounds.
     """
 
     lengths: list[int] = field(default_factory=list)
     left: list[int] = field(default_factory=list)
+    shared: int = 0
+    depth: int = 0
 
     @staticmethod
     def start(levels: int) -> Position:
-        return Position([0] * levels, [0] * levels)
+        return Position([0] * levels, [0] * levels, levels)
+
+    def open(self, schedules: Sequence[Schedule], progress: Callable[[], Progress]) -> Round:
+        """Begins the rounds that are due, and says what comes next."""
+        if 0 in self.left:
+            now = progress()
+            for level, schedule in enumerate(schedules):
+                if self.left[level] == 0:
+                    self.lengths[level] = self.left[level] = checked_length(schedule(now))
+        self.depth = 1 + _count(left == 1 for left in self.left[1:])
+        self.shared = min(self.shared, _count(length == 1 for length in self.lengths))
+        return Round(self.left[0], self.depth, self.shared)
+
+    def close(self) -> None:
+        """Ends the round at hand: `depth` levels have agreed. Does nothing between rounds."""
+        if self.depth == 0:
+            return
+        self.left[: self.depth] = [0] * self.depth
+        if self.depth < len(self.left):
+            self.left[self.depth] -= 1
+        self.depth = 0
+
+
+def _count(conditions: Iterable[bool]) -> int:
+    """How many hold before the first that does not."""
+    return sum(1 for _ in itertools.takewhile(bool, conditions))
 
 
 def rounds(
@@ -219,7 +274,7 @@ def rounds(
     progress: Callable[[], Progress],
     position: Position | None = None,
 ) -> Iterator[Round]:
-    """Endless rounds of nested levels, innermost first. The caller stops when its budget is spent.
+    """Endless rounds of nested levels. The caller stops when its budget is spent.
 
     Args:
         schedules: one for each level, from the innermost outwards.
@@ -227,20 +282,9 @@ def rounds(
         position: where to go on; kept up to date.
     """
     position = position or Position.start(len(schedules))
-    lengths, left = position.lengths, position.left
     while True:
-        if 0 in left:
-            now = progress()
-            for level, schedule in enumerate(schedules):
-                if left[level] == 0:
-                    lengths[level] = left[level] = checked_length(schedule(now))
-        ending = itertools.takewhile(lambda level: left[level] == 1, range(1, len(left)))
-        depth = 1 + sum(1 for _ in ending)
-        shared = sum(1 for _ in itertools.takewhile(lambda length: length == 1, lengths))
-        yield Round(left[0], depth, shared)
-        left[:depth] = [0] * depth
-        if depth < len(left):
-            left[depth] -= 1
+        yield position.open(schedules, progress)
+        position.close()
 
 
 def picture(
@@ -248,15 +292,23 @@ def picture(
     steps: int,
     progress: Callable[[int], Progress] | None = None,
 ) -> str:
-    """The first `steps` local steps drawn: a dot for each, then how many levels agree: `'.1.1.2...'`."""
-    done = 0
-    drawn: list[str] = []
+    """The first `steps` local steps drawn:
+
+    a dot for each, then how many levels agree: `'.1.1.2...'`.
+    """
+    drawn: list[tuple[int, str]] = []
     at = progress or (lambda step: Progress(step=step))
-    for local_steps, depth, _ in rounds(schedules, lambda: at(done)):
+    done = 0
+
+    def now() -> Progress:
+        return at(done)
+
+    for local_steps, depth, _ in rounds(schedules, now):
         if done + local_steps > steps:
-            return "".join([*drawn, "." * (steps - done)])
+            drawn.append((steps - done, ""))
+        else:
+            drawn.append((local_steps, str(depth)))
         done += local_steps
-        drawn.append("." * local_steps + str(depth))
-        if done == steps:
-            return "".join(drawn)
-    raise AssertionError("rounds() is endless")
+        if done >= steps:
+            break
+    return "".join("." * local + mark for local, mark in drawn)

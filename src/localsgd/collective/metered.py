@@ -1,0 +1,91 @@
+"""A meter around a collective, and the ledger that it writes.
+
+Bytes are the payload: what one member hands over, whatever carries it and wherever the members are
+hosted. A chunk that a member would send to itself is not counted. What a ring or a tree makes of
+them is a model, and lives in `traffic`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from localsgd.collective.seam import Collective, Pending, T
+
+
+@dataclass
+class Entry:
+    """Totals of one level:
+
+    `calls`, payload `bytes` for each member, `seconds` this process waited.
+    """
+
+    calls: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+    def __sub__(self, other: Entry) -> Entry:
+        return Entry(
+            self.calls - other.calls, self.bytes - other.bytes, self.seconds - other.seconds
+        )
+
+
+@dataclass
+class Ledger:
+    """What crossed the seam, by level (innermost first), since the run began.
+
+    Saved and resumed with it.
+    """
+
+    levels: list[Entry] = field(default_factory=list)
+
+    @staticmethod
+    def of(levels: int) -> Ledger:
+        return Ledger([Entry() for _ in range(levels)])
+
+    @property
+    def bytes(self) -> int:
+        return sum(entry.bytes for entry in self.levels)
+
+    @property
+    def seconds(self) -> float:
+        return sum(entry.seconds for entry in self.levels)
+
+
+@dataclass(frozen=True)
+class Metered:
+    """`inner`, with every call entered in `entry`."""
+
+    inner: Collective
+    entry: Entry
+
+    @property
+    def members(self) -> int:
+        return self.inner.members
+
+    def sum(self, x: Tensor) -> Pending[Tensor]:
+        return self._count(lambda: self.inner.sum(x), x[0, 0].nbytes)
+
+    def gather(self, x: Tensor) -> Pending[Tensor]:
+        return self._count(lambda: self.inner.gather(x), x[0, 0].nbytes)
+
+    def exchange(self, x: Tensor) -> Pending[Tensor]:
+        others = x[0, 0].nbytes * (self.members - 1) // self.members
+        return self._count(lambda: self.inner.exchange(x), others)
+
+    def _count(self, call: Callable[[], Pending[Tensor]], payload: int) -> Pending[Tensor]:
+        self.entry.calls += 1
+        if self.members > 1:
+            self.entry.bytes += payload
+        pending = self._timed(call)
+        return Pending(lambda: self._timed(pending.wait))
+
+    def _timed(self, action: Callable[[], T]) -> T:
+        start = time.perf_counter()
+        try:
+            return action()
+        finally:
+            self.entry.seconds += time.perf_counter() - start

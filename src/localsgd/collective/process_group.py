@@ -1,0 +1,172 @@
+"""Collectives over `torch.distributed` process groups: gloo on CPU, NCCL on GPUs.
+
+Sums, never the backend's mean: gloo's has been wrong for some callers, and one division by M
+afterwards is exact where a division for each stage is not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from localsgd.collective.in_process import sum_members
+from localsgd.collective.seam import Collective, Pending
+
+
+def _started(work: dist.Work | None, result: Tensor) -> Pending[Tensor]:
+    def finish() -> Tensor:
+        if work is not None:
+            work.wait()
+        return result
+
+    return Pending(finish)
+
+
+@dataclass(frozen=True)
+class ProcessGroup:
+    """One group (g = 1) whose M members are spread evenly over the processes of `group`, in rank
+    order.
+
+    Args:
+        group: as made by `torch.distributed.new_group`.
+        hosted: m, the members that each process hosts.
+    """
+
+    group: dist.ProcessGroup
+    hosted: int = 1
+
+    @property
+    def processes(self) -> int:
+        return self.group.size()
+
+    @property
+    def members(self) -> int:
+        return self.processes * self.hosted
+
+    def sum(self, x: Tensor) -> Pending[Tensor]:
+        total = sum_members(x)
+        return _started(dist.all_reduce(total, group=self.group, async_op=True), total)
+
+    def gather(self, x: Tensor) -> Pending[Tensor]:
+        gathered = x.new_empty((1, self.members, x.shape[-1]))
+        work = dist.all_gather_into_tensor(
+            gathered.view(-1), x.contiguous().view(-1), group=self.group, async_op=True
+        )
+        return _started(work, gathered)
+
+    def exchange(self, x: Tensor) -> Pending[Tensor]:
+        sources, c = x.shape[1], x.shape[-1]
+        by_process = x.view(sources, self.processes, self.hosted, c).transpose(0, 1).contiguous()
+        received = torch.empty_like(by_process)  # [process, its members, ours, c]
+        work = dist.all_to_all_single(
+            received.view(-1), by_process.view(-1), group=self.group, async_op=True
+        )
+        return _started(work, received).then(
+            lambda chunks: chunks.permute(2, 0, 1, 3).reshape(1, self.hosted, self.members, c)
+        )
+
+    def broadcast(self, x: Tensor) -> Pending[Tensor]:
+        """`x` of the first process, in place."""
+        return _started(dist.broadcast(x, group_src=0, group=self.group, async_op=True), x)
+
+
+@dataclass(frozen=True)
+class Sliced:
+    """Members that several processes hold as equal copies: each process carries one slice over the
+    slow link.
+
+    The processes of a block hold the same anchor (g = m = 1). Process j of each block joins the
+    collective of the j-th slice across blocks, then the block puts the slices together, so that a
+    block sends an anchor once, not once for each of its processes.
+
+    Args:
+        across: joins the processes with the same place in their blocks.
+        inside: joins the processes of this block.
+    """
+
+    across: Collective
+    inside: ProcessGroup
+
+    @property
+    def members(self) -> int:
+        return self.across.members
+
+    def _slice(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.inside.processes, -1))[..., self.inside.group.rank(), :]
+
+    def _assemble(self, part: Tensor) -> Tensor:
+        """Slices `[..., c / p]` of the block's p processes to `[..., c]`."""
+        whole = self.inside.gather(part.reshape(1, 1, -1)).wait()
+        return whole.view(self.inside.processes, *part.shape).movedim(0, -2).flatten(-2)
+
+    def sum(self, x: Tensor) -> Pending[Tensor]:
+        pending = self.across.sum(self._slice(x))
+
+        def finish() -> Tensor:
+            total = x[:, 0]
+            gathered = dist.all_gather_into_tensor(
+                total.view(-1), pending.wait().reshape(-1), group=self.inside.group, async_op=True
+            )
+            return _started(gathered, total).wait()
+
+        return Pending(finish)
+
+    def gather(self, x: Tensor) -> Pending[Tensor]:
+        padded = _pad(x, self.inside.processes)
+        c = x.shape[-1]
+        return self.across.gather(self._slice(padded)).then(
+            lambda part: self._assemble(part)[..., :c]
+        )
+
+    def exchange(self, x: Tensor) -> Pending[Tensor]:
+        padded = _pad(x, self.inside.processes)
+        c = x.shape[-1]
+        return self.across.exchange(self._slice(padded).contiguous()).then(
+            lambda part: self._assemble(part)[..., :c]
+        )
+
+
+@dataclass(frozen=True)
+class Leaders:
+    """As `Sliced`, for blocks of unequal size: the first process of each block crosses, then tells
+    its block.
+
+    Args:
+        across: joins the first processes of the blocks; `None` on all others.
+        inside: joins the processes of this block.
+        blocks: how many there are.
+    """
+
+    across: ProcessGroup | None
+    inside: ProcessGroup
+    blocks: int
+
+    @property
+    def members(self) -> int:
+        return self.blocks
+
+    def _told(self, result: Tensor) -> Tensor:
+        return self.inside.broadcast(result).wait()
+
+    def sum(self, x: Tensor) -> Pending[Tensor]:
+        pending = self.across.sum(x) if self.across else Pending.done(x[:, 0])
+        return pending.then(self._told)
+
+    def gather(self, x: Tensor) -> Pending[Tensor]:
+        if self.across:
+            pending = self.across.gather(x)
+        else:
+            pending = Pending.done(x.new_empty((1, self.blocks, x.shape[-1])))
+        return pending.then(self._told)
+
+    def exchange(self, x: Tensor) -> Pending[Tensor]:
+        pending = self.across.exchange(x) if self.across else Pending.done(torch.empty_like(x))
+        return pending.then(self._told)
+
+
+def _pad(x: Tensor, multiple: int) -> Tensor:
+    missing = -x.shape[-1] % multiple
+    return torch.nn.functional.pad(x, (0, missing)) if missing else x

@@ -1,0 +1,183 @@
+"""A level: groups of members that agree together.
+
+    agree:  anchor <- outer(anchor, mean_k C(anchor - w_k))       share:  w_k <- anchor
+
+The members of the innermost level are the workers' rows; those of any other are the anchors one
+level in. A level knows tensors, weights, a reducer and a wire, and neither models nor data nor the
+rest of the hierarchy.
+
+Shapes: g groups of the level hosted here · m members of each hosted here · n scalars of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from localsgd.collective import Collective, Pending
+from localsgd.outer import Outer
+from localsgd.reduce import ExactMean, Reducer
+
+
+class Agreeing(Protocol):
+    """What the core loop asks of a level."""
+
+    def agree(self) -> None: ...
+
+    def share(self) -> None: ...
+
+    def begin_round(self, learning_rate: float) -> None: ...
+
+
+class Level:
+    """Groups whose members agree on a model.
+
+    Plain averaging by a linear reducer keeps no anchor and copies nothing: the members are averaged
+    in place and the first hosted member of each group is its anchor. Everything else keeps an
+    anchor `[g, n]`, and turns the members into updates where they lie, as they are overwritten by
+    `share` in any case.
+
+    Args:
+        members: `[g, m, n]`, views of the rows that agree.
+        collective: joins them with those hosted elsewhere.
+        weights: `[g, m]`, summing to 1 over all members of a group; equal where not given.
+        reducer: from updates to their mean.
+        outer: what happens to the mean; `None` is plain averaging.
+        anchor: memory `[g, n]` for the anchors where the first member can't be it.
+    """
+
+    def __init__(
+        self,
+        members: Tensor,
+        collective: Collective,
+        *,
+        weights: Tensor | None = None,
+        reducer: Reducer | None = None,
+        outer: Outer | None = None,
+        anchor: Tensor | None = None,
+    ) -> None:
+        self.members = members
+        self.collective = collective
+        self.weights = weights
+        self.reducer: Reducer = reducer or ExactMean()
+        self.outer = outer
+        self._learning_rate = 1.0
+        self._pending: Pending[Tensor] | None = None
+        self.plain = outer is None and self.reducer.linear
+        if self.plain:
+            self.anchor = members[:, 0] if anchor is None else anchor
+        else:
+            self.anchor = members[:, 0].clone() if anchor is None else anchor
+        self._optimizer = self._make_optimizer(outer)
+
+    def _make_optimizer(self, outer: Outer | None) -> torch.optim.Optimizer | None:
+        if outer is None:
+            return None
+        return outer.optimizer([torch.nn.Parameter(self.anchor, requires_grad=False)])
+
+    def begin_round(self, learning_rate: float) -> None:
+        """Tells the level γ, the inner learning rate at the first local step of its round."""
+        self._learning_rate = learning_rate
+
+    def agree(self) -> None:
+        """anchor <- outer(anchor, mean_k C(anchor - w_k))."""
+        self.begin_agree()
+        self.finish_agree()
+
+    def begin_agree(self) -> None:
+        """Starts the reduction. The members are scratch until `share`."""
+        if not self.plain:
+            torch.sub(self.anchor.unsqueeze(1), self.members, out=self.members)
+        self._pending = self.reducer.reduce(self.members, self.weights, self.collective)
+
+    def finish_agree(self) -> None:
+        """Waits for the reduction and moves the anchor."""
+        if self._pending is None:
+            raise RuntimeError("finish_agree() without begin_agree()")
+        mean = self._pending.wait()
+        self._pending = None
+        if not self.plain:
+            self._step(mean)
+        elif mean.data_ptr() != self.anchor.data_ptr():
+            self.anchor.copy_(mean)
+
+    def _step(self, update: Tensor) -> None:
+        if self._optimizer is None or self.outer is None:
+            self.anchor -= update
+            return
+        group = self._optimizer.param_groups[0]
+        scale = self._learning_rate if self.outer.per_learning_rate else 1.0
+        group["params"][0].grad = update.contiguous() / scale
+        base = group["lr"]
+        group["lr"] = base * scale
+        self._optimizer.step()
+        group["lr"] = base
+        group["params"][0].grad = None
+
+    def share(self) -> None:
+        """w_k <- anchor, for every member hosted here."""
+        first = 1 if self.members.data_ptr() == self.anchor.data_ptr() else 0
+        if first < self.members.shape[1]:
+            self.members[:, first:] = self.anchor.unsqueeze(1)
+
+    def state(self) -> dict[str, Any]:
+        """What must be saved: `anchor` where one is kept, the reducer's memory, the outer
+        optimizer's state.
+
+        Tensors that belong to groups have g as their first dimension.
+        """
+        state: dict[str, Any] = {"reducer": self.reducer.state()}
+        if not self.plain:
+            state["anchor"] = self.anchor
+        if self._optimizer is not None:
+            state["outer"] = dict(
+                self._optimizer.state[self._optimizer.param_groups[0]["params"][0]]
+            )
+            state["learning_rate"] = self._learning_rate
+        return state
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.reducer.load(state["reducer"])
+        if not self.plain:
+            self.anchor.copy_(state["anchor"])
+        if self._optimizer is not None:
+            self._optimizer.state[self._optimizer.param_groups[0]["params"][0]] = state["outer"]
+            self._learning_rate = state["learning_rate"]
+
+
+class Blocks:
+    """Groups of one level that differ in size: a `Level` for each, agreeing one after the other."""
+
+    def __init__(self, levels: Sequence[Level], anchors: Tensor) -> None:
+        self.levels = tuple(levels)
+        self.anchor = anchors
+
+    def agree(self) -> None:
+        for level in self.levels:
+            level.agree()
+
+    def share(self) -> None:
+        for level in self.levels:
+            level.share()
+
+    def begin_round(self, learning_rate: float) -> None:
+        for level in self.levels:
+            level.begin_round(learning_rate)
+
+    def state(self) -> dict[str, Any]:
+        return {str(index): level.state() for index, level in enumerate(self.levels)}
+
+    def load(self, state: dict[str, Any]) -> None:
+        for index, level in enumerate(self.levels):
+            level.load(state[str(index)])
+
+
+def agree_and_share(levels: Sequence[Agreeing], first: int = 0) -> None:
+    """Lets `levels[first:]` agree, innermost first, then hands the anchors down through all levels."""
+    for level in levels[first:]:
+        level.agree()
+    for level in reversed(levels):
+        level.share()

@@ -1,0 +1,293 @@
+"""Who agrees with whom: K workers in nested blocks, and where the processes lie among them.
+
+`8x2` is 8 blocks of 2 workers, as in the paper; `4x2x2` is 4 racks of 2 nodes of 2 workers; `2+3+3`
+is three blocks of unequal size. Lists by level run from the innermost outwards, so `8x2` has the
+sizes (2, 8).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from localsgd.collective import (
+    Collective,
+    InProcess,
+    Leaders,
+    Ledger,
+    Metered,
+    ProcessGroup,
+    Sliced,
+)
+from localsgd.errors import UserError
+from localsgd.level import Blocks, Level
+from localsgd.outer import Outer
+from localsgd.reduce import Reducer
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Nested blocks of workers.
+
+    Args:
+        sizes: members of a group at each level, innermost first; their product is K.
+        unequal: sizes of the innermost blocks where they differ (two levels then); empty otherwise.
+    """
+
+    sizes: tuple[int, ...]
+    unequal: tuple[int, ...] = ()
+
+    @staticmethod
+    def parse(text: str | int) -> Topology:
+        """`16`, `8x2`, `4x2x2` (outermost first, as people write it) or `2+3+3`."""
+        text = str(text).strip()
+        if re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", text):
+            return Topology(tuple(int(size) for size in reversed(text.split("x"))))
+        if re.fullmatch(r"[1-9]\d*(\+[1-9]\d*)+", text):
+            blocks = tuple(int(size) for size in text.split("+"))
+            if len(set(blocks)) == 1:
+                return Topology((blocks[0], len(blocks)))
+            return Topology((max(blocks), len(blocks)), blocks)
+        raise UserError(
+            f"topology {text!r} is not understood; write 16, 8x2 (8 blocks of 2), 4x2x2, or 2+3+3"
+        )
+
+    @property
+    def workers(self) -> int:
+        return sum(self.unequal) if self.unequal else math.prod(self.sizes)
+
+    @property
+    def levels(self) -> int:
+        return len(self.sizes)
+
+    def __str__(self) -> str:
+        if self.unequal:
+            return "+".join(map(str, self.unequal))
+        return "x".join(map(str, reversed(self.sizes)))
+
+
+@dataclass(frozen=True)
+class Place:
+    """One level as one process sees it.
+
+    Args:
+        hosted: m, members of a group that are hosted here.
+        groups: g, groups of the level that are hosted here.
+        collective: joins a group's members.
+    """
+
+    groups: int
+    hosted: int
+    collective: Collective
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A topology laid over processes: worker k lives in process k // w.
+
+    Args:
+        topology: the blocks.
+        rank: of this process.
+        hosted: w, the workers that each process hosts.
+        places: of each level, innermost first; one for each block of an innermost level of unequal
+            blocks.
+        world: joins all K workers, whatever the levels.
+        unequal: the blocks hosted here as (first hosted row, rows, block's index), where blocks
+            differ.
+    """
+
+    topology: Topology
+    rank: int
+    hosted: int
+    places: tuple[Place, ...]
+    world: Collective
+    unequal: tuple[tuple[int, int, int], ...] = ()
+
+    @property
+    def workers(self) -> range:
+        """The workers that this process hosts."""
+        return range(self.rank * self.hosted, (self.rank + 1) * self.hosted)
+
+
+def row_multiple(workers: int) -> int:
+    """A row's length is a multiple of this many scalars, so that slices and chunks of it are whole
+    bytes of signs.
+    """
+    return 8 * max(2, workers)
+
+
+def place(topology: Topology, timeout: timedelta | None = None) -> Placement:
+    """Lays `topology` over the processes of `torch.distributed` (over this one where it is not
+    initialised).
+
+    Every process must call this, with the same topology, as it makes process groups.
+
+    Args:
+        timeout: of the collectives; must outlast the longest time by which one process may run
+            behind another.
+    """
+    processes, rank = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
+    hosted, rest = divmod(topology.workers, processes)
+    if rest or not hosted:
+        raise UserError(
+            f"{topology.workers} workers ({topology}) cannot be spread evenly over {processes} "
+            f"processes; use a number of processes that divides {topology.workers}"
+        )
+    groups = _Groups(processes, rank, timeout)
+    world = ProcessGroup(groups.world, hosted) if processes > 1 else InProcess(hosted)
+    if topology.unequal:
+        places, blocks = _unequal_places(topology, groups, hosted)
+        return Placement(topology, rank, hosted, places, world, blocks)
+    return Placement(topology, rank, hosted, _equal_places(topology, groups, hosted), world)
+
+
+class _Groups:
+    """Makes process groups, every process all of them in the same order; knows the one of `rank`."""
+
+    def __init__(self, processes: int, rank: int, timeout: timedelta | None) -> None:
+        self.processes = processes
+        self.rank = rank
+        self._timeout = timeout
+        self._made: dict[tuple[int, ...], dist.ProcessGroup | int] = {}
+
+    @property
+    def world(self) -> dist.ProcessGroup:
+        return self.own([range(self.processes)])
+
+    def own(self, groups: Sequence[Sequence[int]]) -> dist.ProcessGroup:
+        mine = self.own_or_none(groups)
+        if mine is None:
+            raise AssertionError(f"rank {self.rank} is in none of {groups}")
+        return mine
+
+    def own_or_none(self, groups: Sequence[Sequence[int]]) -> dist.ProcessGroup | None:
+        mine = None
+        for ranks in map(tuple, groups):
+            if ranks not in self._made:
+                self._made[ranks] = dist.new_group(list(ranks), timeout=self._timeout)
+            if self.rank in ranks:
+                mine = self._made[ranks]
+        return mine if isinstance(mine, dist.ProcessGroup) else None
+
+    def spanning(self, span: int, inside: int = 1) -> dist.ProcessGroup:
+        """Blocks of `span` processes in a row, each joining every `inside`-th process among them."""
+        return self.own(
+            [
+                range(start + offset, start + span, inside)
+                for start in range(0, self.processes, span)
+                for offset in range(inside)
+            ]
+        )
+
+
+def _equal_places(topology: Topology, groups: _Groups, hosted: int) -> tuple[Place, ...]:
+    places: list[Place] = []
+    inside = 1  # workers of a member of the level at hand
+    for size in topology.sizes:
+        whole = inside * size
+        if hosted % whole == 0:
+            places.append(Place(hosted // whole, size, InProcess(size)))
+        elif whole % hosted:
+            raise UserError(
+                f"topology {topology} over processes of {hosted} workers would cut a block of "
+                f"{whole}; a process must host whole blocks, or a block whole processes"
+            )
+        elif inside <= hosted:
+            members = hosted // inside
+            places.append(
+                Place(1, members, ProcessGroup(groups.spanning(whole // hosted), members))
+            )
+        else:
+            copies = inside // hosted  # processes that hold the same anchor
+            across = ProcessGroup(groups.spanning(whole // hosted, copies))
+            places.append(Place(1, 1, Sliced(across, ProcessGroup(groups.spanning(copies)))))
+        inside = whole
+    return tuple(places)
+
+
+def _unequal_places(
+    topology: Topology, groups: _Groups, hosted: int
+) -> tuple[tuple[Place, ...], tuple[tuple[int, int, int], ...]]:
+    blocks = topology.unequal
+    starts = [sum(blocks[:index]) for index in range(len(blocks))]
+    if groups.processes == 1:
+        inner = tuple(Place(1, size, InProcess(size)) for size in blocks)
+        rows = tuple(zip(starts, blocks, range(len(blocks)), strict=True))
+        return (*inner, Place(1, len(blocks), InProcess(len(blocks)))), rows
+    if hosted != 1:
+        raise UserError(
+            f"blocks of unequal size ({topology}) need one process in all or one for each worker; "
+            f"{groups.processes} processes host {hosted} workers each"
+        )
+    ranks = [range(start, start + size) for start, size in zip(starts, blocks, strict=True)]
+    inside = ProcessGroup(groups.own(ranks))
+    leaders = groups.own_or_none([starts])
+    across = ProcessGroup(leaders) if leaders is not None else None
+    block = next(index for index, members in enumerate(ranks) if groups.rank in members)
+    places = (Place(1, 1, inside), Place(1, 1, Leaders(across, inside, len(blocks))))
+    return places, ((0, 1, block),)
+
+
+def build_levels(
+    placement: Placement,
+    rows: Tensor,
+    *,
+    reducers: Sequence[Reducer] | None = None,
+    outers: Sequence[Outer | None] | None = None,
+    ledger: Ledger | None = None,
+) -> list[Level | Blocks]:
+    """The levels over `rows [w, n]` of the workers hosted here, innermost first.
+
+    Args:
+        placement: where they lie, from `place`.
+        rows: the models (or gradients) that agree.
+        reducers, outers: one for each level; exact mean and plain averaging where not given.
+        ledger: counts what crosses each level.
+    """
+    count = placement.topology.levels
+
+    def make(level: int, place: Place, members: Tensor, **options: Tensor | None) -> Level:
+        collective = place.collective
+        if ledger is not None:
+            collective = Metered(collective, ledger.levels[level])
+        return Level(
+            members,
+            collective,
+            reducer=reducers[level] if reducers else None,
+            outer=outers[level] if outers else None,
+            **options,  # type: ignore[arg-type]
+        )
+
+    if placement.topology.unequal:
+        return _unequal_levels(placement, rows, make)
+    levels: list[Level | Blocks] = []
+    for index in range(count):
+        place = placement.places[index]
+        levels.append(make(index, place, rows.unflatten(0, (place.groups, place.hosted))))
+        rows = levels[-1].anchor
+    return levels
+
+
+def _unequal_levels(
+    placement: Placement, rows: Tensor, make: Callable[..., Level]
+) -> list[Level | Blocks]:
+    blocks = placement.topology.unequal
+    hosted = placement.unequal
+    anchors = rows[[start for start, _, _ in hosted]].clone()
+    *inner, outer = placement.places
+    levels = [
+        make(0, place, rows[start : start + size].unsqueeze(0), anchor=anchors[index : index + 1])
+        for index, (place, (start, size, _)) in enumerate(zip(inner, hosted, strict=True))
+    ]
+    # A block weighs as many workers as it has, so that H^b = 1 is the flat average (Lin et al.
+    # 2020, K_i).
+    shares = torch.tensor(blocks, dtype=rows.dtype, device=rows.device) / sum(blocks)
+    weights = shares[[block for _, _, block in hosted]].unsqueeze(0)
+    return [Blocks(levels, anchors), make(1, outer, anchors.unsqueeze(0), weights=weights)]

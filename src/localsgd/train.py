@@ -1,0 +1,92 @@
+"""The core loop, and the only one: take local steps, let levels agree, share the result.
+
+    for local_steps, depth in rounds(schedules):
+        repeat local_steps times:  w_k <- w_k - γ g_k            on every worker k
+        for the d innermost levels, from inside:  anchor <- outer(anchor, mean_k C(anchor - w_k))
+        for the same, from outside:               w_k <- anchor
+
+Local SGD, post-local SGD and hierarchical local SGD (Lin et al. 2020, Algorithms 1, 2 and 5) are
+this loop with other schedules and levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from localsgd.level import Agreeing, agree_and_share
+from localsgd.schedule import Position, Progress, Schedule, rounds
+
+
+class Steps(Protocol):
+    """What the loop asks of the workers hosted here."""
+
+    @property
+    def step(self) -> int:
+        """Local steps done."""
+        ...
+
+    def backward(self) -> None: ...
+
+    def apply(self, learning_rate: float) -> None: ...
+
+
+def train(
+    workers: Steps,
+    levels: Sequence[Agreeing],
+    schedules: Sequence[Schedule],
+    learning_rate: Callable[[int], float],
+    *,
+    steps: int,
+    position: Position,
+    progress: Callable[[], Progress] | None = None,
+    gradients: Sequence[Agreeing] = (),
+    after_step: Callable[[], None] = lambda: None,
+) -> None:
+    """Trains until `workers.step` is `steps`, ending with an agreement of all levels.
+
+    Args:
+        workers: take the local steps.
+        levels: over the workers' parameters, innermost first.
+        schedules: of the levels.
+        learning_rate: γ at each step.
+        steps: the budget of each worker; a round that it cuts short ends with an agreement all the
+            same.
+        position: where in its rounds the run is; moved along, so that it can be saved after any
+            step.
+        progress: what schedules see; the step alone where not given.
+        gradients: the same levels over the workers' gradients. Where they are given, levels that
+            have agreed after every step so far average gradients before the step instead of models
+            after it.
+        after_step: called after every step, once it has been agreed on where that was due.
+    """
+    progress = progress or (lambda: Progress(step=workers.step))
+    agreed = 0
+    for local_steps, depth, shared in rounds(schedules, progress, position):
+        if workers.step >= steps:
+            break
+        shared = shared if gradients else 0
+        _begin_rounds(levels, position, learning_rate(workers.step))
+        for _ in range(min(local_steps, steps - workers.step)):
+            workers.backward()
+            agree_and_share(gradients[:shared])
+            workers.apply(learning_rate(workers.step))
+            position.left[0] -= 1
+            if position.left[0] and workers.step < steps:
+                after_step()
+        agreed = 0
+        if position.left[0] == 0:
+            agree_and_share(levels[:depth], first=shared)
+            position.close()
+            agreed = depth
+        if workers.step < steps:
+            after_step()
+    if agreed < len(levels):
+        agree_and_share(levels)
+    after_step()
+
+
+def _begin_rounds(levels: Sequence[Agreeing], position: Position, learning_rate: float) -> None:
+    for level, left, length in zip(levels, position.left, position.lengths, strict=True):
+        if left == length:
+            level.begin_round(learning_rate)

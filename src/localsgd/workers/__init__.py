@@ -1,0 +1,1 @@
+"""The workers that a process hosts, as permanent flat rows."""

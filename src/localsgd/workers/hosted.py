@@ -1,0 +1,147 @@
+"""The workers that one process hosts: w models whose tensors are views of w rows.
+
+    w_k <- w_k - γ g_k,   for every worker k hosted here, each on its own batch
+
+Shapes: w workers hosted here · n scalars of a row of parameters · b scalars of a row of buffers.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from localsgd.workers.layout import Layout, adopt
+
+LossOf = Callable[[nn.Module, int, int], Tensor]
+"""The loss of a model on the batch of (worker, step): a scalar."""
+
+
+@dataclass(frozen=True)
+class Inner:
+    """The optimizer of the local steps.
+
+    Args:
+        make: from parameter groups (dictionaries with `params` and `weight_decay`) to an optimizer.
+        weight_decay: for all parameters but those named in `no_decay`.
+        no_decay: names of parameters without weight decay.
+        elementwise: whether a scalar's step depends on that scalar alone, so that a row can be
+            stepped as two vectors (with and without weight decay) in place of tensor by tensor.
+    """
+
+    make: Callable[[list[dict[str, Any]]], Optimizer]
+    weight_decay: float = 0.0
+    no_decay: Collection[str] = frozenset()
+    elementwise: bool = True
+
+
+class Workers:
+    """The workers `ids`, all starting from `model`.
+
+    `params [w, n]` and `grads [w, n]` are laid out alike; `buffers` holds rows of float buffers
+    (batch-norm statistics) and of integer ones, by dtype. The parameters with weight decay lie
+    first.
+
+    Args:
+        model: the starting point; copied for all workers but the first, whose model it becomes.
+        loss: of a model on a worker's batch.
+        inner: the optimizer of local steps.
+        ids: the workers hosted here, as numbers among all K.
+        multiple: rows of parameters have a length that is a multiple of this.
+    """
+
+    def __init__(
+        self, model: nn.Module, loss: LossOf, inner: Inner, ids: Sequence[int], multiple: int = 16
+    ) -> None:
+        self.ids = tuple(ids)
+        self.step = 0
+        self._loss = loss
+        self._inner = inner
+        device = next(model.parameters()).device
+        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        named.sort(key=lambda item: item[0] in inner.no_decay)  # stable: with weight decay first
+        self.layout = Layout.of(named, multiple=multiple)
+        self._decayed = sum(1 for name, _ in named if name not in inner.no_decay)
+        count = len(self.ids)
+        self.params = self.layout.rows(count, device)
+        self.grads = self.layout.rows(count, device)
+        self.losses = torch.zeros(count, device=device)
+        self.models = [model, *(copy.deepcopy(model) for _ in self.ids[1:])]
+        self.buffers = _adopt_buffers(self.models)
+        self.optimizers = [self._adopt(row, worker) for row, worker in enumerate(self.models)]
+
+    def _adopt(self, row: int, model: nn.Module) -> Optimizer:
+        parameters = dict(model.named_parameters())
+        slots = self.layout.slots
+        adopt(self.layout, self.params[row], ((slot.name, parameters[slot.name]) for slot in slots))
+        for name, gradient in self.layout.views(self.grads[row]).items():
+            parameters[name].grad = gradient
+        return self._inner.make(list(self._groups(row, parameters)))
+
+    def _groups(self, row: int, parameters: dict[str, nn.Parameter]) -> Iterator[dict[str, Any]]:
+        slots = self.layout.slots
+        for first, last, weight_decay in (
+            (0, self._decayed, self._inner.weight_decay),
+            (self._decayed, len(slots), 0.0),
+        ):
+            if first == last:
+                continue
+            if self._inner.elementwise:
+                start = slots[first].offset
+                end = slots[last].offset if last < len(slots) else self.layout.length
+                vector = nn.Parameter(self.params[row, start:end], requires_grad=False)
+                vector.grad = self.grads[row, start:end]
+                yield {"params": [vector], "weight_decay": weight_decay}
+            else:
+                tensors = [parameters[slot.name] for slot in slots[first:last]]
+                yield {"params": tensors, "weight_decay": weight_decay}
+
+    def backward(self) -> None:
+        """Gradients of every worker on its batch of the current step, into `grads`; losses into
+        `losses`.
+        """
+        self.grads.zero_()
+        for row, (worker, model) in enumerate(zip(self.ids, self.models, strict=True)):
+            loss = self._loss(model, worker, self.step)
+            loss.backward()
+            self.losses[row] = loss.detach()
+
+    def apply(self, learning_rate: float) -> None:
+        """One step of every worker's inner optimizer; the local step is done."""
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate
+            optimizer.step()
+        self.step += 1
+
+    def state(self, row: int) -> dict[str, Any]:
+        """What worker `ids[row]` must keep: its rows and its inner optimizer's state."""
+        return {
+            "params": self.params[row],
+            "buffers": [rows[row] for _, rows in self.buffers],
+            "inner": self.optimizers[row].state_dict(),
+        }
+
+    def load(self, row: int, state: dict[str, Any]) -> None:
+        self.params[row] = state["params"]
+        for (_, rows), saved in zip(self.buffers, state["buffers"], strict=True):
+            rows[row] = saved
+        self.optimizers[row].load_state_dict(state["inner"])
+
+
+def _adopt_buffers(models: Sequence[nn.Module]) -> list[tuple[Layout, Tensor]]:
+    named = list(models[0].named_buffers())
+    adopted = []
+    for dtype in dict.fromkeys(buffer.dtype for _, buffer in named):
+        layout = Layout.of((name, buffer) for name, buffer in named if buffer.dtype == dtype)
+        rows = layout.rows(len(models), named[0][1].device)
+        names = {slot.name for slot in layout.slots}
+        for row, model in zip(rows, models, strict=True):
+            adopt(layout, row, ((n, b) for n, b in model.named_buffers() if n in names))
+        adopted.append((layout, rows))
+    return adopted

@@ -1,0 +1,89 @@
+"""Which samples a worker takes at which step: the same however the workers are hosted.
+
+Every epoch the training set is shuffled as a whole and dealt out in K disjoint parts (Lin et al.
+2020, A.4.1). A worker reads its parts one after the other in batches of B, so a batch may end one
+epoch and begin the next, and every batch is full. Each epoch leaves out N mod K samples, other ones
+each time.
+
+Everything follows from (seed, purpose, epoch or step, worker): nothing is remembered, so a run
+resumes at any step.
+
+Shapes: N training samples · K workers · B samples of a local batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from localsgd.errors import UserError
+
+
+def seed_for(seed: int, purpose: str, *numbers: int) -> int:
+    """A 63-bit seed for one purpose, independent of all others."""
+    text = f"{seed}/{purpose}/" + "/".join(map(str, numbers))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def generator_for(seed: int, purpose: str, *numbers: int) -> torch.Generator:
+    """A CPU generator seeded by `seed_for`."""
+    return torch.Generator().manual_seed(seed_for(seed, purpose, *numbers))
+
+
+@dataclass(frozen=True)
+class Order:
+    """The batches of K workers.
+
+    Args:
+        samples: N.
+        workers: K.
+        batch: B.
+        seed: of the run.
+    """
+
+    samples: int
+    workers: int
+    batch: int
+    seed: int
+    _shuffled: dict[int, Tensor] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.samples < self.workers * self.batch:
+            raise UserError(
+                f"{self.samples} training samples are too few for {self.workers} workers x batch "
+                f"{self.batch} = {self.workers * self.batch} samples a step; "
+                "use fewer workers or a smaller batch"
+            )
+
+    @property
+    def part(self) -> int:
+        """Samples of a worker in one epoch: N // K."""
+        return self.samples // self.workers
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """N / (K B), not rounded: the budget of a run is counted in samples."""
+        return self.samples / (self.workers * self.batch)
+
+    def partition(self, epoch: int) -> Tensor:
+        """The samples of all workers in an epoch: `[K, N // K]`."""
+        if epoch not in self._shuffled:
+            for old in [known for known in self._shuffled if known < epoch - 1]:
+                del self._shuffled[old]
+            shuffled = torch.randperm(
+                self.samples, generator=generator_for(self.seed, "order", epoch)
+            )
+            self._shuffled[epoch] = shuffled[: self.workers * self.part].view(self.workers, -1)
+        return self._shuffled[epoch]
+
+    def indices(self, worker: int, step: int) -> Tensor:
+        """The samples of `worker` at local step `step`: `[B]`."""
+        epoch, first = divmod(step * self.batch, self.part)
+        taken = self.partition(epoch)[worker, first : first + self.batch]
+        missing = self.batch - taken.numel()
+        if missing:  # B <= N // K, so one further epoch is enough
+            taken = torch.cat([taken, self.partition(epoch + 1)[worker, :missing]])
+        return taken
