@@ -45,7 +45,7 @@ def load(source: Source) -> ImageTask:
             "the task digits needs scikit-learn, which is not installed: "
             "pip install 'localsgd[cli]', or choose another task"
         ) from None
-    pixels, labels = load_digits(return_X_y=True)
+    pixels, labels = map(np.asarray, load_digits(return_X_y=True))
     everything = Images(
         torch.from_numpy(pixels.astype(np.uint8)).view(-1, *CARD.input_shape),
         torch.from_numpy(labels.astype(np.int64)),

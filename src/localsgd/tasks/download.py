@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,7 @@ class Remote:
 @contextmanager
 def downloaded(
     remote: Remote, folder: Path, advice: str, progress: Progress | None = None
-) -> Iterator[Path]:
+) -> Generator[Path]:
     """Lend the file of `remote`, complete and checked, at a temporary place inside `folder`.
 
     Whoever wants to keep it renames it (same file system); what is left is removed. `folder` is
@@ -81,7 +81,7 @@ def _opened(remote: Remote, advice: str) -> http.client.HTTPResponse:
 
 
 @contextmanager
-def _workplace(folder: Path) -> Iterator[Path]:
+def _workplace(folder: Path) -> Generator[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         temporary = TemporaryDirectory(prefix=".download-", dir=folder)

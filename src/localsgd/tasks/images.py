@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from localsgd.errors import UserError
-from localsgd.tasks.task import Card, Task
+from localsgd.tasks.task import Task
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 """uint8 images [B, C, H, W] and a source of chance -> uint8 images of the same shape."""
@@ -40,7 +40,6 @@ class ImageTask(Task):
     Inputs are `(pixel - mean) / std` for each channel, with `mean` and `std` in units of a pixel.
     """
 
-    card: Card
     train: Images
     test: Images
     mean: tuple[float, ...]

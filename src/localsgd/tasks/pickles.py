@@ -68,7 +68,7 @@ class _Reader(pickle.Unpickler):
 def read_pickle(path: Path) -> dict[str, Any]:
     """The dictionary in `path`, keys as text, arrays as uint8 arrays, strings as bytes or text.
 
-    Reads what Python 2 and 3 wrote, with any protocol.
+    Reads what Python 2 wrote, and what Python 3 writes with protocol 3 or later.
 
     Raises:
         UserError: no such file, damaged, or holding anything but plain data.

@@ -48,6 +48,7 @@ class Card:
     """Terms of the data, and what to cite."""
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Task(ABC):
     """Training and test samples by index, and how an output is judged.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 HeadInit = Literal["gaussian", "torch"]
 
@@ -30,6 +30,6 @@ def initialise(module: nn.Module, head: HeadInit = "gaussian") -> None:
         _zero(linear[-1].bias)
 
 
-def _zero(bias: nn.Parameter | None) -> None:
+def _zero(bias: Tensor | None) -> None:
     if bias is not None:
         nn.init.zeros_(bias)
