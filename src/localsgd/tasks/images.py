@@ -93,15 +93,16 @@ def balanced(labels: Tensor, count: int, classes: int, seed: int) -> Tensor:
     The draw is NumPy's `RandomState`, whose stream is frozen, so that a subset is the same one
     with every version of every library.
     """
-    chance = np.random.RandomState(seed)
-    wanted = [count // classes + (c < count % classes) for c in range(classes)]
     members = [np.flatnonzero(labels.cpu().numpy() == c) for c in range(classes)]
-    most = min(len(m) for m in members) * classes
-    if count <= 0 or any(w > len(m) for w, m in zip(wanted, members, strict=True)):
+    sizes = [len(m) for m in members]
+    most = min(sizes) * classes + sizes.index(min(sizes))
+    if not 1 <= count <= most:
         raise UserError(
             f"a class-balanced subset of {count:,} samples cannot be taken; 1 to {most:,} can"
         )
-    drawn = [chance.permutation(m)[:w] for w, m in zip(wanted, members, strict=True)]
+    share, extra = divmod(count, classes)
+    chance = np.random.RandomState(seed)
+    drawn = [chance.permutation(m)[: share + (c < extra)] for c, m in enumerate(members)]
     return torch.from_numpy(np.sort(np.concatenate(drawn)))
 
 
