@@ -1,0 +1,224 @@
+"""What every task keeps to. A new task joins by a line in `TASKS`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+
+from localsgd import tasks
+from localsgd.errors import UserError
+from localsgd.tasks.augment import crop_and_flip
+from localsgd.tasks.images import Images, ImageTask
+from localsgd.tasks.task import Card, Defaults, Task
+
+
+def from_disk(name: str) -> Callable[[], Task]:
+    """The real data, where LOCALSGD_DATA says that there is some."""
+
+    def make() -> Task:
+        if "LOCALSGD_DATA" not in os.environ:
+            pytest.skip("LOCALSGD_DATA is not set")
+        return tasks.load(name)
+
+    return make
+
+
+def made_up() -> Task:
+    """Sixty random colour images with crops and flips."""
+    card = Card(
+        name="made-up",
+        title="Made-up images",
+        classes=4,
+        input_shape=(3, 16, 16),
+        train_size=60,
+        test_size=20,
+        default_model="resnet8",
+        defaults=Defaults(epochs=1, batch=2, learning_rate=0.1, lr_batch=2, weight_decay=0.0),
+        source="nowhere",
+        licence="none",
+    )
+    chance = torch.Generator().manual_seed(0)
+
+    def images(count: int) -> Images:
+        pixels = torch.randint(0, 256, (count, 3, 16, 16), dtype=torch.uint8, generator=chance)
+        return Images(pixels, torch.arange(count) % 4)
+
+    return ImageTask(
+        card=card,
+        train=images(60),
+        test=images(20),
+        mean=(127.0,) * 3,
+        std=(64.0,) * 3,
+        augment=crop_and_flip,
+    )
+
+
+TASKS: dict[str, Callable[[], Task]] = {
+    "made-up": made_up,
+    "digits": lambda: tasks.load("digits"),
+    "fashion-mnist": from_disk("fashion-mnist"),
+    "cifar10": from_disk("cifar10"),
+    "cifar100": from_disk("cifar100"),
+}
+
+
+@cache
+def loaded(name: str) -> Task:
+    return TASKS[name]()
+
+
+@pytest.fixture(params=TASKS)
+def task(request: pytest.FixtureRequest) -> Task:
+    return loaded(request.param)
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def same(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+INDICES = torch.tensor([5, 0, 17, 5, 2])
+
+
+def test_every_task_is_listed_here() -> None:
+    assert set(tasks.names()) <= TASKS.keys()
+
+
+def test_batches_have_the_shapes_of_the_card(task: Task) -> None:
+    for batch in (task.train_batch(INDICES, None), task.test_batch(INDICES)):
+        inputs, targets = batch
+        assert inputs.shape == (5, *task.input_shape)
+        assert inputs.dtype == torch.float32
+        assert inputs.isfinite().all()
+        assert len(targets) == 5
+        assert targets.dtype == torch.int64
+
+
+def test_every_sample_is_there_and_no_more(task: Task) -> None:
+    for size, batch in (
+        (task.train_size, lambda i: task.train_batch(i, None)),
+        (task.test_size, task.test_batch),
+    ):
+        batch(torch.tensor([0, size - 1]))
+        with pytest.raises(IndexError):
+            batch(torch.tensor([size]))
+
+
+def test_targets_cover_the_classes(task: Task) -> None:
+    for size, batch in (
+        (task.train_size, lambda i: task.train_batch(i, None)),
+        (task.test_size, task.test_batch),
+    ):
+        found = set()
+        for indices in torch.arange(size).split(1000):
+            found |= set(batch(indices)[1].flatten().tolist())
+        assert found == set(range(task.classes))
+
+
+def test_a_batch_is_its_samples_in_order(task: Task) -> None:
+    for batch in (lambda i: task.train_batch(i, None), task.test_batch):
+        singles = [batch(INDICES[i : i + 1]) for i in range(5)]
+        together = tuple(torch.cat(part) for part in zip(*singles, strict=True))
+        assert same(batch(INDICES), together)
+
+
+def test_all_chance_comes_from_the_generator(task: Task) -> None:
+    state = torch.get_rng_state()
+    first = task.train_batch(INDICES, seeded(1))
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.rand(1)
+    assert same(task.train_batch(INDICES, seeded(1)), first)
+
+
+def test_how_much_is_drawn_depends_on_the_size_alone(task: Task) -> None:
+    one, other = seeded(1), seeded(1)
+    task.train_batch(INDICES, one)
+    task.train_batch(INDICES + 1, other)
+    assert torch.equal(one.get_state(), other.get_state())
+
+
+def test_augmentation_keeps_targets_and_draws_anew(task: Task) -> None:
+    plain = task.train_batch(torch.arange(20), None)
+    generator = seeded(1)
+    first = task.train_batch(torch.arange(20), generator)
+    second = task.train_batch(torch.arange(20), generator)
+    assert torch.equal(first[1], plain[1])
+    if not torch.equal(first[0], plain[0]):
+        assert not torch.equal(first[0], second[0])
+
+
+def test_a_batch_may_be_overwritten(task: Task) -> None:
+    for batch in (lambda: task.train_batch(INDICES, None), lambda: task.test_batch(INDICES)):
+        inputs, targets = batch()
+        before = inputs.clone(), targets.clone()
+        inputs.zero_()
+        targets.zero_()
+        assert same(batch(), before)
+
+
+def outputs(task: Task) -> tuple[Tensor, Tensor]:
+    """Of the default model, in double precision, with targets."""
+    model = tasks.models.build(task.default_model, task, 0).double().eval()
+    inputs, targets = task.test_batch(INDICES)
+    return model(inputs.double()), targets
+
+
+def test_the_default_model_learns_from_the_loss(task: Task) -> None:
+    model = tasks.models.build(task.default_model, task, 0)
+    inputs, targets = task.train_batch(INDICES, seeded(0))
+    loss = task.loss(model(inputs), targets)
+    assert loss.shape == ()
+    assert loss.isfinite()
+    loss.backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_loss_is_a_mean_over_samples(task: Task) -> None:
+    output, targets = outputs(task)
+    singles = [task.loss(output[i : i + 1], targets[i : i + 1]) for i in range(5)]
+    mean = torch.stack(singles).mean()
+    torch.testing.assert_close(task.loss(output, targets), mean, rtol=1e-12, atol=0)
+
+
+def test_correct_is_a_count_over_samples(task: Task) -> None:
+    output, targets = outputs(task)
+    count = task.correct(output, targets)
+    assert count.dtype == torch.int64
+    assert count.shape == ()
+    assert count == sum(task.correct(output[i : i + 1], targets[i : i + 1]) for i in range(5))
+    perfect = torch.nn.functional.one_hot(targets, task.classes).double()
+    assert task.correct(perfect, targets) == targets.numel()
+    assert task.correct(-perfect, targets) == 0
+
+
+def test_a_subset_is_a_fixed_part_of_the_training_set(task: Task) -> None:
+    size = 2 * task.classes
+    part, again, other = task.subset(size), task.subset(size), task.subset(size, seed=1)
+    assert (part.train_size, part.test_size) == (size, task.test_size)
+    everything = torch.arange(size)
+    batch = part.train_batch(everything, None)
+    assert same(batch, again.train_batch(everything, None))
+    assert not same(batch, other.train_batch(everything, None))
+    assert same(part.test_batch(INDICES), task.test_batch(INDICES))
+    with pytest.raises(IndexError):
+        part.train_batch(torch.tensor([size]), None)
+    assert part.classes == task.classes
+
+
+def test_a_subset_larger_than_the_whole_is_refused(task: Task) -> None:
+    with pytest.raises(UserError, match="subset"):
+        task.subset(task.train_size + 1)
+
+
+def test_a_task_is_frozen(task: Task) -> None:
+    with pytest.raises((FrozenInstanceError, AttributeError)):
+        task.card = None  # type: ignore[misc]
