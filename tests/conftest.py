@@ -1,0 +1,22 @@
+"""Every test starts from the same seed, on one thread. Time limits are set in pyproject.toml."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.distributed import harness
+
+
+@pytest.fixture(autouse=True)
+def same_start() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_process_left() -> Iterator[None]:
+    yield
+    harness.close()
