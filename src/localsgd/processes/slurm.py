@@ -1,0 +1,120 @@
+"""A task of a Slurm job step: the variables that `srun` sets for every process it starts.
+
+| what | from |
+| --- | --- |
+| rank, size | SLURM_PROCID, SLURM_STEP_NUM_TASKS (else SLURM_NTASKS) |
+| local rank | SLURM_LOCALID |
+| local size | entry SLURM_NODEID of SLURM_STEP_TASKS_PER_NODE (else SLURM_TASKS_PER_NODE) |
+| host | MASTER_ADDR, else the first name in SLURM_STEP_NODELIST (else SLURM_JOB_NODELIST) |
+| port | MASTER_PORT, else 15000 + (job id + step id) mod 16000: the same for all tasks of a step, \
+another for another job, below the ports that Linux hands out itself |
+
+The body of a batch script, outside of `srun`, carries SLURM_PROCID=0 and the job's SLURM_NTASKS
+too; it is one process, not rank 0 of a step, and is known by ENVIRONMENT=BATCH without any
+SLURM_STEP variable.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from localsgd.errors import UserError
+
+_FIRST_PORT, _PORTS = 15_000, 16_000
+
+
+@dataclass(frozen=True)
+class Task:
+    """One process of a job step; `host` and `port` are rank 0's."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    host: str
+    port: int
+
+
+def find_task(environment: Mapping[str, str]) -> Task | None:
+    """The task that `environment` describes, or None outside of `srun`.
+
+    Raises:
+        UserError: a variable is missing or isn't a number.
+    """
+    if "SLURM_PROCID" not in environment or _is_batch_script(environment):
+        return None
+    size = number(environment, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+    rank = number(environment, "SLURM_PROCID")
+    if size == 1:
+        return Task(0, 1, 0, 1, "localhost", 0)
+    return Task(
+        rank=rank,
+        size=size,
+        local_rank=number(environment, "SLURM_LOCALID"),
+        local_size=_local_size(environment, size),
+        host=environment.get("MASTER_ADDR") or first_host(_nodes(environment)),
+        port=_port(environment),
+    )
+
+
+def number(environment: Mapping[str, str], *names: str) -> int:
+    """The first of `names` that is set, as a number that isn't negative."""
+    name = next((name for name in names if environment.get(name)), None)
+    if name is None:
+        raise UserError(f"{names[0]} is not set: start with torchrun, srun or --processes")
+    text = environment[name]
+    if not text.isdecimal():
+        raise UserError(
+            f"{name}={text!r} is not a number: start with torchrun, srun or --processes"
+        )
+    return int(text)
+
+
+def first_host(nodes: str) -> str:
+    """The first machine of a node list: `gpu[012-015,020],cpu1` gives `gpu012`."""
+    name = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodes)
+    return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", name[0]) if name else nodes
+
+
+def tasks_by_node(counts: str) -> list[int]:
+    """Tasks on each node: `2(x3),1` gives [2, 2, 2, 1]."""
+    tasks = []
+    for count in counts.split(","):
+        entry = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", count.strip())
+        if entry is None:
+            raise UserError(f"tasks per node {counts!r}: expected Slurm's form, such as 2(x3),1")
+        tasks += [int(entry[1])] * int(entry[2] or 1)
+    return tasks
+
+
+def _is_batch_script(environment: Mapping[str, str]) -> bool:
+    in_a_step = any(name.startswith("SLURM_STEP") for name in environment)
+    return environment.get("ENVIRONMENT") == "BATCH" and not in_a_step
+
+
+def _nodes(environment: Mapping[str, str]) -> str:
+    for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"):
+        if environment.get(name):
+            return environment[name]
+    raise UserError("neither SLURM_JOB_NODELIST nor MASTER_ADDR is set: where does rank 0 run?")
+
+
+def _local_size(environment: Mapping[str, str], size: int) -> int:
+    for name in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"):
+        if environment.get(name):
+            node = int(environment.get("SLURM_NODEID") or 0)
+            tasks = tasks_by_node(environment[name])
+            return tasks[node] if node < len(tasks) else tasks[0]
+    if environment.get("SLURM_NTASKS_PER_NODE"):
+        return min(size, number(environment, "SLURM_NTASKS_PER_NODE"))
+    return size
+
+
+def _port(environment: Mapping[str, str]) -> int:
+    if environment.get("MASTER_PORT"):
+        return number(environment, "MASTER_PORT")
+    job = number(environment, "SLURM_JOB_ID", "SLURM_JOBID")
+    step = environment.get("SLURM_STEP_ID") or environment.get("SLURM_STEPID") or "0"
+    return _FIRST_PORT + (job + int(step)) % _PORTS
