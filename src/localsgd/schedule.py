@@ -23,7 +23,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from localsgd.errors import UserError
 
@@ -80,9 +80,17 @@ def share(part: float, steps: int) -> int:
     return math.ceil(round(part * steps, 9))
 
 
+def _is_whole(value: Any, least: int) -> bool:
+    """Whether `value` is a whole number from `least` up, of whatever type of number."""
+    try:
+        return not isinstance(value, bool) and int(value) == value and value >= least
+    except (TypeError, ValueError, OverflowError):  # None, "two", nan, inf
+        return False
+
+
 def checked_length(length: int, what: str = "H") -> int:
     """`length` as a plain int, refused below 1."""
-    if isinstance(length, bool) or int(length) != length or length < 1:
+    if not _is_whole(length, least=1):
         raise UserError(f"{what} = {length!r} is no number of steps; give a whole number >= 1")
     return int(length)
 
@@ -134,11 +142,12 @@ def post_local(local_steps: int, after: After = "first_decay") -> PostLocal:
             and we, have t < t'). `epochs` and `share` make such numbers. `"first_decay"`: once the
             learning rate is below half of its highest value.
     """
-    if after != "first_decay" and (isinstance(after, str) or int(after) != after or after < 0):
+    if after != "first_decay" and not _is_whole(after, least=0):
         raise UserError(
             f'after = {after!r} is no point of a run; give "first_decay" or a number of steps >= 0 '
             "(localsgd.epochs and localsgd.share make one)"
         )
+    after = after if after == "first_decay" else int(after)
     return PostLocal(checked_length(local_steps), after)
 
 
@@ -157,11 +166,11 @@ class Warmup:
     def __call__(self, progress: Progress) -> int:
         if progress.step >= self.period:
             return self.local_steps
-        done = progress.step / self.period
         if self.shape == "linear":
-            return 1 + math.floor((self.local_steps - 1) * done)
+            return 1 + (self.local_steps - 1) * progress.step // self.period
         if self.shape == "exponential":
-            return 2 ** math.floor(round(math.log2(self.local_steps) * done, 9))
+            exponent = math.log2(self.local_steps) * progress.step / self.period
+            return 2 ** math.floor(round(exponent, 9))
         return 1
 
 
@@ -177,7 +186,7 @@ def warmup(local_steps: int, period: int, shape: WarmupShape = "linear") -> Warm
         raise UserError(
             f"warm-up shape {shape!r} is unknown; there are linear, exponential and constant"
         )
-    if isinstance(period, bool) or int(period) != period or period < 0:
+    if not _is_whole(period, least=0):
         raise UserError(f"a warm-up over {period!r} steps cannot be; give a whole number >= 0")
     return Warmup(checked_length(local_steps), int(period), shape)
 
@@ -199,10 +208,16 @@ def piecewise(pieces: Mapping[int, int]) -> Piecewise:
 
     H}: `piecewise({0: 1, 500: 4, 800: 16})`. The first key must be 0.
     """
-    starts = tuple(sorted(pieces))
-    if not starts or starts[0] != 0 or any(int(start) != start for start in starts):
-        raise UserError(f"piecewise({dict(pieces)}) does not say what H is at step 0; add a key 0")
-    return Piecewise(starts, tuple(checked_length(pieces[start]) for start in starts))
+    if 0 not in pieces or not all(_is_whole(start, least=0) for start in pieces):
+        raise UserError(
+            f"piecewise({dict(pieces)}) does not say what H is at step 0 and from which steps on "
+            "it changes; give whole numbers >= 0 as keys, 0 among them"
+        )
+    starts = sorted(pieces)
+    return Piecewise(
+        tuple(int(start) for start in starts),
+        tuple(checked_length(pieces[start]) for start in starts),
+    )
 
 
 class Round(NamedTuple):
