@@ -62,7 +62,7 @@ class Crew:
         answers: dict[int, Any] = {}
         while len(answers) < len(self.connections):
             missing = {c: r for r, c in enumerate(self.connections) if r not in answers}
-            ready = wait(list(missing), timeout=max(0.0, deadline - time.monotonic()))
+            ready: list[Any] = wait(list(missing), max(0.0, deadline - time.monotonic()))
             if not ready:
                 self.close()
                 raise ChildFailed(
