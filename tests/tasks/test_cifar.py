@@ -8,6 +8,7 @@ import tarfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,15 @@ from localsgd.tasks.augment import crop_and_flip
 from localsgd.tasks.cifar import Layout
 from localsgd.tasks.download import Remote
 from localsgd.tasks.entry import Source
+from localsgd.tasks.images import ImageTask
+
+
+def load(layout: Layout, source: Source) -> ImageTask:
+    """CIFAR-10 with the files and counts of `layout`, mean 0.5 and deviation 0.25."""
+    card = replace(cifar.CIFAR10_ENTRY.card, train_size=40, test_size=10)
+    task = cifar.entry(card, layout, mean=(0.5,) * 3, std=(0.25,) * 3).load(source)
+    assert isinstance(task, ImageTask)
+    return task
 
 
 def test_the_real_layouts_have_50000_and_10000_images() -> None:
@@ -48,7 +58,7 @@ def test_files_are_joined_in_order_and_bytes_are_channels_rows_columns(
 def test_the_task_normalises_by_the_given_numbers_and_augments(
     cifar_folder: Path, small_cifar: Layout
 ) -> None:
-    task = small_entry(small_cifar).load(Source(cifar_folder.parent))
+    task = load(small_cifar, Source(cifar_folder.parent))
     indices = torch.arange(40)
     plain, _ = task.train_batch(indices, None)
     expected = (task.train.pixels.double() / 255 - 0.5) / 0.25
@@ -62,7 +72,7 @@ def test_the_task_normalises_by_the_given_numbers_and_augments(
 
 
 def test_augmentation_can_be_turned_off(cifar_folder: Path, small_cifar: Layout) -> None:
-    task = small_entry(small_cifar).load(Source(cifar_folder.parent, augment=False))
+    task = load(small_cifar, Source(cifar_folder.parent, augment=False))
     indices = torch.arange(40)
     with_chance, _ = task.train_batch(indices, torch.Generator().manual_seed(0))
     assert torch.equal(with_chance, task.train_batch(indices, None)[0])
@@ -140,11 +150,6 @@ def test_a_truncated_file_is_named(cifar_folder: Path, small_cifar: Layout) -> N
         cifar.read(cifar_folder, small_cifar)
 
 
-def small_entry(layout: Layout):
-    card = replace(cifar.CIFAR10_ENTRY.card, train_size=40, test_size=10)
-    return cifar.entry(card, layout, mean=(0.5,) * 3, std=(0.25,) * 3)
-
-
 def archived(folder: Path, small: Layout, url: str) -> tuple[bytes, Layout]:
     """`folder` as the public archive, with things that nobody should unpack, and its layout."""
     buffer = io.BytesIO()
@@ -163,8 +168,8 @@ def test_missing_data_is_downloaded_and_unpacked(
     body, layout = archived(cifar_folder, small_cifar, f"{web.address}/cifar.tar.gz")
     web.answers["/cifar.tar.gz"] = answer(body)
     place = tmp_path / "elsewhere"
-    calls: list[tuple[str, int, int]] = []
-    task = small_entry(layout).load(Source(place, progress=lambda *c: calls.append(c)))
+    calls: list[Any] = []
+    task = load(layout, Source(place, progress=lambda *c: calls.append(c)))
     assert calls[-1] == ("cifar.tar.gz", len(body), len(body))
     assert [p.name for p in place.iterdir()] == [layout.folder]
     files = sorted(p.name for p in (place / layout.folder).iterdir())
@@ -173,7 +178,7 @@ def test_missing_data_is_downloaded_and_unpacked(
 
     given, _ = cifar.read(cifar_folder, small_cifar)
     assert torch.equal(task.train.pixels, given.pixels)
-    small_entry(layout).load(Source(place))
+    load(layout, Source(place))
     assert web.asked == ["/cifar.tar.gz"]
 
 
@@ -214,7 +219,7 @@ def test_a_wrong_archive_leaves_nothing(
     body, layout = archived(cifar_folder, small_cifar, f"{web.address}/cifar.tar.gz")
     web.answers["/cifar.tar.gz"] = answer(body[:-1] + b"x")
     with pytest.raises(UserError, match="expected sha256"):
-        small_entry(layout).load(Source(tmp_path / "elsewhere"))
+        load(layout, Source(tmp_path / "elsewhere"))
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
@@ -222,7 +227,7 @@ def test_without_a_network_the_message_says_what_to_put_where(
     small_cifar: Layout, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError) as error:
-        small_entry(small_cifar).load(Source(tmp_path / "elsewhere"))
+        load(small_cifar, Source(tmp_path / "elsewhere"))
     text = str(error.value)
     assert f"put the folder {small_cifar.folder}" in text
     assert str(tmp_path / "elsewhere") in text

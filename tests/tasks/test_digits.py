@@ -3,6 +3,7 @@ from __future__ import annotations
 import builtins
 import hashlib
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,7 +45,7 @@ def test_training_inputs_have_mean_0_and_deviation_1() -> None:
 def test_without_scikit_learn_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
-    def without(name: str, *args: object, **kwargs: object) -> object:
+    def without(name: str, *args: Any, **kwargs: Any) -> Any:
         if name.startswith("sklearn"):
             raise ModuleNotFoundError("No module named 'sklearn'")
         return real(name, *args, **kwargs)

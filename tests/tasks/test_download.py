@@ -4,6 +4,7 @@ import hashlib
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ def refused(source: Remote, folder: Path) -> str:
 def test_a_good_file_arrives_whole(web, answer, tmp_path: Path) -> None:
     web.answers["/a.bin"] = answer(BODY)
     folder = tmp_path / "new" / "folder"
-    calls: list[tuple[str, int, int]] = []
+    calls: list[Any] = []
     with downloaded(remote(f"{web.address}/a.bin"), folder, "", lambda *c: calls.append(c)) as path:
         assert path.read_bytes() == BODY
         # What isn't taken over yet lies in a hidden folder of its own.

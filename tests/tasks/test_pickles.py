@@ -34,7 +34,7 @@ def test_what_python_2_wrote_is_read(tmp_path: Path, pickle_of: Callable[[dict],
 @pytest.mark.parametrize("protocol", [3, 4, 5])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_what_python_3_writes_is_read(tmp_path: Path, protocol: int, order: str) -> None:
-    array = np.array(PIXELS, order=order)
+    array = PIXELS if order == "C" else np.asfortranarray(PIXELS)
     content = pickle.dumps({"data": array, b"labels": [1], "more": [1.5, None, "x"]}, protocol)
     found = read_pickle(write(tmp_path / "batch", content))
     np.testing.assert_array_equal(found["data"], PIXELS)

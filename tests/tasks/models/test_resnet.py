@@ -21,7 +21,7 @@ def test_multiply_adds_are_the_papers_41_million() -> None:
     """Lin et al. (2020), table of scaling ratios: 0.041 billion for ResNet-20 on CIFAR-10."""
     work = 0
 
-    def note(module: nn.Module, _: object, output: torch.Tensor) -> None:
+    def note(module: nn.Conv2d | nn.Linear, _: object, output: torch.Tensor) -> None:
         nonlocal work
         work += output[0].numel() * module.weight[0].numel()
 
