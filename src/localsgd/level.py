@@ -66,6 +66,7 @@ class Level:
         self.outer = outer
         self._learning_rate = 1.0
         self._pending: Pending[Tensor] | None = None
+        self.agreements = 0
         self.plain = outer is None and self.reducer.linear
         if self.plain:
             self.anchor = members[:, 0] if anchor is None else anchor
@@ -77,6 +78,11 @@ class Level:
         if outer is None:
             return None
         return outer.optimizer([torch.nn.Parameter(self.anchor, requires_grad=False)])
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it keeps anything between agreements that a checkpoint needs."""
+        return not self.plain or bool(self.reducer.state())
 
     def begin_round(self, learning_rate: float) -> None:
         """Tells the level γ, the inner learning rate at the first local step of its round."""
@@ -99,6 +105,7 @@ class Level:
             raise RuntimeError("finish_agree() without begin_agree()")
         mean = self._pending.wait()
         self._pending = None
+        self.agreements += 1
         if not self.plain:
             self._step(mean)
         elif mean.data_ptr() != self.anchor.data_ptr():
@@ -154,6 +161,15 @@ class Blocks:
     def __init__(self, levels: Sequence[Level], anchors: Tensor) -> None:
         self.levels = tuple(levels)
         self.anchor = anchors
+
+    @property
+    def agreements(self) -> int:
+        return self.levels[0].agreements
+
+    @agreements.setter
+    def agreements(self, count: int) -> None:
+        for level in self.levels:
+            level.agreements = count
 
     def agree(self) -> None:
         for level in self.levels:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -114,6 +114,42 @@ class Placement:
     def workers(self) -> range:
         """The workers that this process hosts."""
         return range(self.rank * self.hosted, (self.rank + 1) * self.hosted)
+
+    def located(
+        self, levels: Sequence[Level | Blocks]
+    ) -> Iterator[tuple[Level, list[int], list[list[int]]]]:
+        """Each level with the first worker of its groups `[g]` and of their members `[g][m]`.
+
+        Of the groups and members hosted here; levels of unequal blocks come one by one.
+        """
+        if self.topology.unequal:
+            yield from self._located_unequal(levels)
+            return
+        base, inside = self.workers.start, 1
+        for level, place_, size in zip(levels, self.places, self.topology.sizes, strict=True):
+            whole = inside * size
+            groups = [base // whole * whole + group * whole for group in range(place_.groups)]
+            start = max(base // inside * inside, groups[0])
+            members = [
+                [start + group * whole + member * inside for member in range(place_.hosted)]
+                for group in range(place_.groups)
+            ]
+            assert isinstance(level, Level)
+            yield level, groups, members
+            inside = whole
+
+    def _located_unequal(
+        self, levels: Sequence[Level | Blocks]
+    ) -> Iterator[tuple[Level, list[int], list[list[int]]]]:
+        blocks, world = levels
+        assert isinstance(blocks, Blocks)
+        assert isinstance(world, Level)
+        sizes = self.topology.unequal
+        firsts = [sum(sizes[:index]) for _, _, index in self.unequal]
+        for level, first, (start, rows, _) in zip(blocks.levels, firsts, self.unequal, strict=True):
+            members = range(self.workers.start + start, self.workers.start + start + rows)
+            yield level, [first], [list(members)]
+        yield world, [0], [firsts]
 
 
 def row_multiple(workers: int) -> int:

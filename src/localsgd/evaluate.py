@@ -1,0 +1,132 @@
+"""The agreed model, and how good it is.
+
+The agreed model is the mean of the workers' models as they are, in the middle of a round too, with
+the statistics of batch
+norm that the run names: the workers' mean (the variance with the term between workers),
+re-estimated on training data, or worker 0's. Making and judging it leaves the workers untouched.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from localsgd.assemble import Assembly
+from localsgd.collective import Collective
+from localsgd.reduce import OrderedMean
+from localsgd.workers.buffers import mean_buffers
+
+CHUNK = 1 << 20
+"""Scalars of a row that are averaged at a time, so that a large model is never held twice."""
+BATCH = 500
+"""Samples of a batch in evaluation; it does not change the result."""
+RECALIBRATION = 10_000
+"""Training samples, at most, from which batch-norm statistics are re-estimated."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """How good a model is: mean `loss`, `accuracy` in [0, 1], over the whole test set."""
+
+    loss: float
+    accuracy: float
+
+
+@torch.no_grad()
+def agreed_model(assembly: Assembly) -> nn.Module:
+    """A new model with the mean of all workers' weights. Every process must call it."""
+    workers, world = assembly.workers, assembly.placement.world
+    model = copy.deepcopy(workers.models[0])
+    mean = mean_row(workers.params, world)
+    parameters = dict(model.named_parameters())
+    for name, value in workers.layout.views(mean).items():
+        parameters[name].copy_(value)
+    policy = assembly.run.batch_norm
+    found = mean_buffers(workers.models, world)
+    for name, buffer in model.named_buffers():
+        if policy == "mean":
+            buffer.copy_(found[name])
+    if policy == "own":
+        _take_firsts(model, assembly)
+    if policy == "recalibrated":
+        recalibrate(model, assembly)
+    return model.eval()
+
+
+def mean_row(params: Tensor, world: Collective) -> Tensor:
+    """The mean of all K workers' rows `[n]`, from the `params [w, n]` hosted here, which stay as
+    they are.
+    """
+    mean = torch.empty_like(params[0])
+    for start in range(0, mean.numel(), CHUNK):
+        part = params[:, start : start + CHUNK].clone().unsqueeze(0)
+        mean[start : start + CHUNK] = OrderedMean().reduce(part, None, world).wait()[0]
+    return mean
+
+
+def _take_firsts(model: nn.Module, assembly: Assembly) -> None:
+    """Gives `model` the buffers of worker 0, wherever that is."""
+    hosted, world = assembly.placement.hosted, assembly.placement.world
+    for buffer in model.buffers():
+        rows = buffer.reshape(1, 1, -1).repeat(1, hosted, 1)
+        buffer.copy_(world.gather(rows).wait()[0, 0].view_as(buffer))
+
+
+@torch.no_grad()
+def recalibrate(model: nn.Module, assembly: Assembly) -> None:
+    """Re-estimates batch-norm statistics on training samples as they are: plain means over batches."""
+    model.eval()
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # cumulative
+        norm.train()
+    count = min(RECALIBRATION, assembly.task.train_size)
+    for indices in torch.arange(count - count % BATCH or count).split(BATCH):
+        x, _ = assembly.task.train_batch(indices, None)
+        model(x.to(next(model.parameters()).dtype))
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    model.eval()
+
+
+def score(model: nn.Module, assembly: Assembly, samples: Tensor | None = None) -> Score:
+    """`model` on the test set, divided over the processes. Every process must call it."""
+    world, size = assembly.placement.world, assembly.task.test_size
+    processes = assembly.plan.topology.workers // assembly.placement.hosted
+    mine = torch.arange(size).tensor_split(processes)[assembly.placement.rank]
+    sums = _sums(model, assembly, mine).repeat(1, assembly.placement.hosted, 1)
+    loss, correct, count = (world.sum(sums).wait()[0] / assembly.placement.hosted).tolist()
+    return Score(loss / count, correct / count)
+
+
+def local_score(assembly: Assembly) -> Score:
+    """The mean over all K workers of their own models' scores, each on the whole test set."""
+    everything = torch.arange(assembly.task.test_size)
+    sums = []
+    for model in assembly.workers.models:
+        model.eval()
+        sums.append(_sums(model, assembly, everything))
+        model.train()
+    total = assembly.placement.world.sum(torch.stack(sums).unsqueeze(0)).wait()[0]
+    loss, correct, count = total.tolist()
+    return Score(loss / count, correct / count)
+
+
+@torch.no_grad()
+def _sums(model: nn.Module, assembly: Assembly, samples: Tensor) -> Tensor:
+    """Summed loss, correct predictions, samples: `[3]`."""
+    task, dtype = assembly.task, next(model.parameters()).dtype
+    sums = torch.zeros(3, dtype=torch.float64)
+    for indices in samples.split(BATCH):
+        x, y = task.test_batch(indices)
+        with assembly.autocast():
+            output = model(x.to(dtype))
+        loss, correct = task.loss(output.to(dtype), y), task.correct(output, y)
+        sums += torch.tensor([float(loss) * len(indices), float(correct), len(indices)])
+    return sums.to(assembly.workers.params.device)

@@ -1,0 +1,249 @@
+"""Carries a run out: trains, evaluates, records, saves, and can be cut off at any moment.
+
+Only process 0 writes records; every process writes the checkpoints of its own workers.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from localsgd import state
+from localsgd.assemble import Assembly, assemble, pick_device
+from localsgd.errors import UserError
+from localsgd.evaluate import agreed_model, local_score, score
+from localsgd.record import Folder, environment
+from localsgd.run import Plan, Run
+from localsgd.tasks.task import Task
+from localsgd.topology import place
+
+
+class Interrupted(Exception):
+    """The run was asked to stop. Its text says from where it goes on."""
+
+
+class Observer(Protocol):
+    """Who watches a run. Called by every process."""
+
+    def started(self, assembly: Assembly) -> None: ...
+
+    def stepped(self, assembly: Assembly) -> None: ...
+
+    def pausing(self, what: str) -> Any:
+        """A context for something that is no local step: evaluation, saving."""
+        ...
+
+    def evaluated(self, row: dict[str, Any]) -> None: ...
+
+    def finished(self, summary: dict[str, Any]) -> None: ...
+
+
+@dataclass
+class Execution:
+    """One run under way.
+
+    Args:
+        assembly: what trains.
+        folder: of its records.
+        observer: who watches.
+        checkpoint_every: evaluations between checkpoints.
+        seconds: of training so far, without evaluation and saving.
+    """
+
+    assembly: Assembly
+    folder: Folder
+    observer: Observer
+    checkpoint_every: int = 1
+    seconds: float = 0.0
+    _since: float = field(default=0.0, init=False)
+    _stop: bool = field(default=False, init=False)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes the records."""
+        return self.assembly.placement.rank == 0
+
+    @property
+    def alone(self) -> bool:
+        return not dist.is_initialized()
+
+    def resume(self) -> None:
+        """Goes on from the newest checkpoint, from the start where there is none."""
+        found = state.checkpoints(self.folder.checkpoints)
+        step = 0
+        if found:
+            self.seconds = state.load(self.assembly, found[-1])["seconds"]
+            step = self.assembly.workers.step
+        if self.leads:
+            self.folder.forget_after(step)
+        barrier()
+
+    def train(self) -> dict[str, Any]:
+        """To the end; returns the summary."""
+        assembly = self.assembly
+        self._due = evaluation_steps(assembly.plan)
+        self.observer.started(assembly)
+        self._since = time.perf_counter()
+        if assembly.workers.step < assembly.plan.steps:
+            with self._stoppable():
+                assembly.advance(self._after_step)
+        return self._finish()
+
+    def _after_step(self) -> None:
+        self.observer.stepped(self.assembly)
+        step = self.assembly.workers.step
+        if step in self._due:
+            with self._off_the_clock("evaluating"):
+                self._evaluate()
+            if self._due[step] % self.checkpoint_every == 0 or step == self.assembly.plan.steps:
+                self.save()
+        if self._stop:
+            if self.alone:
+                self.save()
+            raise Interrupted(f"interrupted; go on with: localsgd resume {self.folder.path}")
+
+    def save(self) -> None:
+        """Writes a checkpoint of this step. Every process must call it."""
+        with self._off_the_clock("saving"):
+            extra = {"seconds": self.seconds}
+            state.save(self.assembly, self.folder.checkpoints, barrier, extra)
+
+    def _evaluate(self) -> None:
+        assembly = self.assembly
+        result = score(agreed_model(assembly), assembly)
+        step = assembly.workers.step
+        row: dict[str, Any] = {
+            "step": step,
+            "epoch": step / assembly.plan.steps_per_epoch,
+            "train_loss": self._train_loss(),
+            "test_loss": result.loss,
+            "test_accuracy": result.accuracy,
+            "lr": assembly.plan.learning_rate(max(0, step - 1)),
+            "agreements": assembly.agreements,
+            "ledger": [asdict(entry) for entry in assembly.ledger.levels],
+            "seconds": self.seconds,
+        }
+        if assembly.run.evaluate_local == "always":
+            row["local_accuracy"] = local_score(assembly).accuracy
+        if self.leads:
+            self.folder.append(row)
+        self.observer.evaluated(row)
+
+    def _train_loss(self) -> float:
+        sums, count = self.assembly.workers.take_losses()
+        total = self.assembly.placement.world.sum(sums.view(1, -1, 1)).wait()
+        return float(total) / max(1, count) / self.assembly.plan.topology.workers
+
+    def _finish(self) -> dict[str, Any]:
+        assembly = self.assembly
+        with self.observer.pausing("evaluating"):
+            model = agreed_model(assembly)
+            result = score(model, assembly)
+            own = None if assembly.run.evaluate_local == "never" else local_score(assembly)
+        rows = self.folder.metrics()
+        best = max(rows, key=lambda row: row["test_accuracy"], default=None)
+        summary = {
+            "test_accuracy": result.accuracy,
+            "test_loss": result.loss,
+            "batch_norm": assembly.run.batch_norm,
+            "local_accuracy": own.accuracy if own else None,
+            "best_accuracy": best["test_accuracy"] if best else None,
+            "best_epoch": best["epoch"] if best else None,
+            "train_loss": rows[-1]["train_loss"] if rows else None,
+            "steps": assembly.workers.step,
+            "samples": assembly.workers.step * assembly.plan.batch,
+            "agreements": assembly.agreements,
+            "ledger": [asdict(entry) for entry in assembly.ledger.levels],
+            "seconds": self.seconds,
+        }
+        if self.leads:
+            self.folder.finish(summary, model)
+        barrier()
+        self.observer.finished(summary)
+        return summary
+
+    @contextmanager
+    def _off_the_clock(self, what: str) -> Iterator[None]:
+        now = time.perf_counter()
+        self.seconds += now - self._since
+        with self.observer.pausing(what):
+            yield
+        self._since = time.perf_counter()
+
+    @contextmanager
+    def _stoppable(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM end the run after the step at hand; alone, with a checkpoint of it."""
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            self._stop = True
+
+        wanted = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, stop) for number in wanted}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def evaluation_steps(plan: Plan) -> dict[int, int]:
+    """The steps after which the agreed model is evaluated, numbered; the last step is one."""
+    run = plan.run
+    count = int((run.epochs or 0) / run.evaluate_every)
+    steps = [plan.step_at(number * run.evaluate_every) for number in range(1, count + 1)]
+    ordered = dict.fromkeys([*(step for step in steps if 0 < step < plan.steps), plan.steps])
+    return {step: number for number, step in enumerate(ordered, start=1)}
+
+
+def barrier() -> None:
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def prepare(
+    run: Run,
+    task: Task,
+    folder: Folder | None,
+    observer: Observer,
+    *,
+    local_rank: int = 0,
+    timeout: timedelta | None = None,
+    path: Path | None = None,
+    checkpoint_every: int = 1,
+) -> Execution:
+    """Assembles `run`, which is completed, on this process's share of the workers.
+
+    Args:
+        folder: of a run to go on with; `None` makes a new one at `path`.
+    """
+    device = pick_device(run.device, local_rank)
+    placement = place(Plan(run, task.train_size).topology, timeout)
+    assembly = assemble(run, task, placement, device)
+    if folder is None:
+        if path is None:
+            raise UserError("a run needs a folder for its records; give a path")
+        folder = Folder(path)
+        if placement.rank == 0:
+            processes = dist.get_world_size() if dist.is_initialized() else 1
+            Folder.create(path, run, environment(device, processes))
+        barrier()
+        return Execution(assembly, folder, observer, checkpoint_every)
+    execution = Execution(assembly, folder, observer, checkpoint_every)
+    execution.resume()
+    return execution
+
+
+def starting_weights(assembly: Assembly) -> Tensor:
+    """Worker 0's row, as bytes: what must be equal on all processes before the first step."""
+    return assembly.workers.params[0].detach().cpu().view(torch.uint8)

@@ -1,0 +1,142 @@
+"""A folder a run: always readable, as files appear whole or not at all.
+
+run.json            the configuration, complete
+environment.json    versions, machine, how the workers were hosted
+metrics.jsonl       a line for each evaluation, with the ledger's totals by level
+checkpoints/        by worker (see `state`)
+summary.json        once the run has ended
+model.safetensors   the agreed model's state dict, then; loads without this library
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from localsgd.errors import UserError
+from localsgd.run import Run, from_json, to_json
+from localsgd.version import __version__
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file so that it is there with all its content or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(content)
+    os.replace(partial, path)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The records of one run."""
+
+    path: Path
+
+    @staticmethod
+    def create(path: Path, run: Run, environment: Mapping[str, Any]) -> Folder:
+        """A new folder; one that is there and holds anything is refused."""
+        Folder.check_new(path)
+        path.mkdir(parents=True, exist_ok=True)
+        write_whole(path / "environment.json", _json(environment))
+        write_whole(path / "run.json", to_json(run))
+        return Folder(path)
+
+    @staticmethod
+    def check_new(path: Path) -> None:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UserError(
+                f"{path} exists already; go on with it by `localsgd resume {path}`, "
+                "or give another place with --out"
+            )
+
+    @staticmethod
+    def open(path: Path) -> Folder:
+        """The folder of a run that was begun."""
+        if not (path / "run.json").is_file():
+            raise UserError(f"{path} is no run's folder: it has no run.json")
+        return Folder(path)
+
+    @property
+    def run(self) -> Run:
+        return from_json(self.path / "run.json")
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model.safetensors"
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The evaluations so far, oldest first; a last line cut short by a crash is left out."""
+        path = self.path / "metrics.jsonl"
+        rows = []
+        for line in path.read_text().splitlines() if path.exists() else []:
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                break
+        return rows
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        with (self.path / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def forget_after(self, step: int) -> None:
+        """Drops evaluations later than `step`: a resumed run makes them again."""
+        rows = [json.dumps(row) + "\n" for row in self.metrics() if row["step"] <= step]
+        write_whole(self.path / "metrics.jsonl", "".join(rows).encode())
+
+    def summary(self) -> dict[str, Any] | None:
+        """What came out, or `None` while the run has not ended."""
+        path = self.path / "summary.json"
+        return json.loads(path.read_text()) if path.is_file() else None
+
+    def environment(self) -> dict[str, Any]:
+        path = self.path / "environment.json"
+        return json.loads(path.read_text()) if path.is_file() else {}
+
+    def finish(self, summary: Mapping[str, Any], model: torch.nn.Module) -> None:
+        from safetensors.torch import save
+
+        tensors = {name: value.contiguous().cpu() for name, value in model.state_dict().items()}
+        write_whole(self.model, save(tensors, metadata={"format": "pt"}))
+        write_whole(self.path / "summary.json", _json(summary))
+
+
+def environment(device: torch.device, processes: int) -> dict[str, Any]:
+    """What a result may depend on beside the run."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
+    return {
+        "localsgd": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "device": str(device),
+        "device_name": name,
+        "cores": os.cpu_count(),
+        "processes": processes,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def processor() -> str:
+    """The processor's name, as well as the system tells it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, indent=2).encode() + b"\n"

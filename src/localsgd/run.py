@@ -1,0 +1,291 @@
+"""A run as a value: everything that its result depends on, and nothing else.
+
+Where a run writes, how many processes host its workers and where the data lies are not part of it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from localsgd.errors import UserError
+from localsgd.learning_rate import StepDecay
+from localsgd.methods import Method, Moments, method
+from localsgd.schedule import Progress, Schedule
+from localsgd.tasks.task import Card
+from localsgd.topology import Topology
+
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One training run.
+
+    Settings that are `None` take the task's or the paper's value in `completed`.
+    """
+
+    task: str = "digits"
+    """What is trained; `localsgd tasks` lists what there is."""
+    model: str | None = None
+    """Which network; the task's own where not given."""
+    train_samples: Count | None = None
+    """A class-balanced subset of the training data of this size; all where not given."""
+    method: str = "post-local"
+    """How workers agree; `localsgd tasks` lists the methods too."""
+    workers: Count | None = None
+    """K; follows from the topology where not given, 8 where neither is."""
+    topology: str | None = None
+    """Who agrees with whom: 16, 8x2 (8 blocks of 2), 4x2x2, 2+3+3; flat where not given."""
+    local_steps: tuple[Count, ...] | None = None
+    """H for each level, innermost first: H, H^b, ...; 8 for a flat topology."""
+    switch: str = "first-decay"
+    """When post-local SGD leaves H = 1: first-decay, epoch:E, step:T or share:S of the run."""
+    step_warmup: Positive | None = None
+    """Epochs over which local-warmup raises H; H epochs where not given (the paper's choice)."""
+    step_warmup_shape: Literal["linear", "exponential", "constant"] = "linear"
+    """How H grows meanwhile."""
+    agree_on: Literal["auto", "models", "gradients"] = "auto"
+    """What is averaged while H = 1; auto is gradients where that is possible."""
+    reduction: Literal["exact", "ordered"] = "exact"
+    """Order of summation: the wire's, or the workers' (same bits however they are hosted)."""
+    epochs: Positive | None = None
+    """The budget, in passes over the training set by all workers together."""
+    batch: Count | None = None
+    """B: samples of a worker's mini-batch."""
+    lr: Positive | None = None
+    """Learning rate of a single worker whose batch is lr_batch."""
+    lr_batch: Count | None = None
+    """The batch for which lr is meant; the peak is lr K B / lr_batch."""
+    lr_scaling: Literal["linear", "none"] = "linear"
+    """Whether the rate grows with the global batch."""
+    lr_warmup: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    """Epochs over which the rate rises from lr to its peak; 5 in 300 where not given."""
+    lr_decay_at: tuple[Share, ...] = (0.5, 0.75)
+    """Shares of the run after which the rate is multiplied by lr_decay."""
+    lr_decay: Share = 0.1
+    """What a decay multiplies by."""
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    """Of the local steps."""
+    momentum: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.9
+    """Local momentum of sgd."""
+    nesterov: bool = True
+    """Nesterov momentum, as in the paper."""
+    weight_decay: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    """On all parameters but those of batch norm."""
+    batch_norm: Literal["mean", "recalibrated", "own"] = "mean"
+    """Of the agreed model: the workers' mean, re-estimated on training data, or worker 0's."""
+    evaluate_local: Literal["end", "always", "never"] = "end"
+    """When every worker's own model is evaluated too."""
+    evaluate_every: Positive = 1.0
+    """Epochs between evaluations."""
+    init: str | None = None
+    """A safetensors file with the starting weights, such as the model.safetensors of another run.
+    """
+    precision: Literal["float32", "bfloat16", "float64"] = "float32"
+    """bfloat16 is autocast: weights stay in float32."""
+    channels_last: bool = False
+    """Memory format of images and filters."""
+    compile: bool = False
+    """torch.compile the models."""
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+    seed: int = 0
+    """Of everything that is random."""
+
+    def completed(self, card: Card) -> Run:
+        """All that was left open filled in, and checked against the task: what a run's folder
+        keeps.
+        """
+        defaults = card.defaults
+        topology = self._topology()
+        run = msgspec.structs.replace(
+            self,
+            task=self.task,
+            model=self.model or card.default_model,
+            workers=topology.workers,
+            topology=str(topology),
+            local_steps=self._local_steps(topology),
+            epochs=_default(self.epochs, float(defaults.epochs)),
+            batch=_default(self.batch, defaults.batch),
+            lr=_default(self.lr, defaults.learning_rate),
+            lr_batch=_default(self.lr_batch, defaults.lr_batch),
+            weight_decay=_default(self.weight_decay, defaults.weight_decay),
+        )
+        if run.lr_warmup is None:
+            run = msgspec.structs.replace(run, lr_warmup=run.epochs * 5 / 300)
+        plan = Plan(run, self.train_samples or card.train_size)
+        plan.check()
+        return run
+
+    def _topology(self) -> Topology:
+        if self.topology is None:
+            return Topology.parse(self.workers or 8)
+        topology = Topology.parse(self.topology)
+        if self.workers not in (None, topology.workers):
+            raise UserError(
+                f"workers = {self.workers}, but topology {topology} has {topology.workers}; "
+                "give one of them, or two that match"
+            )
+        return topology
+
+    def _local_steps(self, topology: Topology) -> tuple[int, ...]:
+        chosen = method(self.method)
+        if chosen.several_levels and topology.levels < 2:
+            raise UserError(
+                f"method {self.method} needs blocks, but topology {topology} is flat; "
+                f"write, for example, --topology {max(1, topology.workers // 2)}x2"
+            )
+        given = self.local_steps
+        if given is None:
+            given = (8,) if topology.levels == 1 else (2,) * topology.levels
+            if "local_steps" not in chosen.uses:
+                given = (1,) * topology.levels
+        if len(given) != topology.levels:
+            raise UserError(
+                f"local_steps has {len(given)} numbers for the {topology.levels} levels of "
+                f"topology {topology}; give one for each, innermost first (H, H^b, ...)"
+            )
+        return given
+
+
+def _default(value, default):
+    return default if value is None else value
+
+
+class Plan:
+    """What follows from a completed run and the size of its training set: steps, learning rate,
+    schedules.
+
+    Args:
+        run: completed.
+        samples: N, training samples.
+    """
+
+    def __init__(self, run: Run, samples: int) -> None:
+        self.run = run
+        self.samples = samples
+        self.topology = Topology.parse(_known(run.topology))
+        self.method: Method = method(run.method)
+
+    @property
+    def batch(self) -> int:
+        """Samples of one step of all workers: K B."""
+        return self.topology.workers * _known(self.run.batch)
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """N / (K B), not rounded: budgets are counted in samples."""
+        return self.samples / self.batch
+
+    @property
+    def steps(self) -> int:
+        """Local steps of each worker in the whole run."""
+        return math.floor(_known(self.run.epochs) * self.steps_per_epoch + 1e-9)
+
+    def step_at(self, epochs: float) -> int:
+        """The first step at or after that many epochs."""
+        return math.ceil(epochs * self.steps_per_epoch - 1e-9)
+
+    @property
+    def learning_rate(self) -> StepDecay:
+        run = self.run
+        lr = _known(run.lr)
+        scale = self.batch / _known(run.lr_batch) if run.lr_scaling == "linear" else 1.0
+        return StepDecay(
+            start=lr,
+            peak=lr * scale,
+            warmup_steps=self.step_at(_known(run.lr_warmup)) if scale > 1 else 0,
+            decays=tuple(math.ceil(share * self.steps - 1e-9) for share in run.lr_decay_at),
+            factor=run.lr_decay,
+        )
+
+    @property
+    def switch(self) -> int:
+        """The first step of the second phase, for methods that have one."""
+        text = self.run.switch
+        if text == "first-decay":
+            if not self.run.lr_decay_at:
+                raise UserError(
+                    "switch first-decay needs a decay, but lr_decay_at is empty; "
+                    "give --switch epoch:E, step:T or share:S"
+                )
+            return self.learning_rate.decays[0]
+        kind, _, value = text.partition(":")
+        try:
+            number = float(value)
+        except ValueError:
+            number = -1.0
+        if kind not in ("epoch", "step", "share") or not math.isfinite(number) or number < 0:
+            raise UserError(
+                f"switch {text!r} is not understood; write first-decay, epoch:E, step:T or share:S"
+            )
+        whole = {"epoch": _known(self.run.epochs), "step": self.steps, "share": 1}[kind]
+        if number > whole:
+            raise UserError(
+                f"switch {text} lies outside the run of {_known(self.run.epochs):g} epochs "
+                f"({self.steps} steps); give a point inside it"
+            )
+        if kind == "step":
+            return math.ceil(number)
+        return self.step_at(number) if kind == "epoch" else math.ceil(number * self.steps - 1e-9)
+
+    @property
+    def schedules(self) -> list[Schedule]:
+        """One for each level, innermost first."""
+        run = self.run
+        local_steps = _known(run.local_steps)
+        uses = self.method.uses
+        period = run.step_warmup or float(math.prod(local_steps))
+        moments = Moments(
+            switch=self.switch if "switch" in uses else 0,
+            warmup_steps=self.step_at(period) if "step_warmup" in uses else 0,
+            warmup_shape=run.step_warmup_shape,
+        )
+        return [self.method.schedule(length, moments) for length in local_steps]
+
+    def check(self) -> None:
+        """Refuses what cannot be trained."""
+        if self.samples < self.batch:
+            raise UserError(
+                f"{self.samples} training samples are too few for {self.topology.workers} workers "
+                f"x batch {self.run.batch} = {self.batch} samples a step; "
+                "use fewer workers or a smaller batch"
+            )
+        if self.steps < 1:
+            raise UserError(
+                f"{self.run.epochs:g} epochs of {self.samples} samples are less than one step of "
+                f"{self.batch}; train for longer"
+            )
+        if self.schedules[0](Progress()) != 1 and self.run.agree_on == "gradients":
+            raise UserError(
+                f"agree_on gradients needs H = 1 at the start, but {self.run.method} starts with "
+                f"H = {self.schedules[0](Progress())}; use models, or auto"
+            )
+
+
+def _known(value):
+    if value is None:
+        raise AssertionError("the run has not been completed")
+    return value
+
+
+def to_json(run: Run) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n"
+
+
+def from_json(path: Path) -> Run:
+    """The run in a JSON file; unknown keys and wrong types are refused by their place."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Run)
+    except OSError as error:
+        raise UserError(
+            f"{path}: {os.strerror(error.errno or 0)}; give a file with a run as JSON"
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: {error}") from None
