@@ -1,0 +1,5 @@
+"""Local SGD for a training loop of one's own: a `torch.optim.Optimizer` around any other."""
+
+from localsgd.optimizer.local_sgd import LocalSGD
+
+__all__ = ["LocalSGD"]

@@ -1,0 +1,125 @@
+"""Whose gradients are averaged, when, and by whom: DDP during the backward pass, or the step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from localsgd.collective import Ledger
+from localsgd.level import Blocks, Level, agree_and_share
+from localsgd.optimizer.amp import gradients_of
+from localsgd.optimizer.checks import SameBatch
+from localsgd.optimizer.ddp import Overlap, overlap_of
+from localsgd.optimizer.gradients import packs_of
+from localsgd.optimizer.rows import Row
+from localsgd.optimizer.settings import Settings
+from localsgd.reduce import ExactMean
+from localsgd.topology import Placement, build_levels, row_multiple
+
+
+class Averager:
+    """Averages the gradients of one worker over its block, as far out as levels share them.
+
+    Args:
+        rows: whose gradients.
+        placement: where the other workers are.
+        settings: says which levels may.
+        ledger: counts what crosses, beside the models.
+        ddp: the user's model, where it is in `DistributedDataParallel`.
+        watched: whether the first gradients are compared among all workers.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        placement: Placement,
+        settings: Settings,
+        ledger: Ledger,
+        ddp: DistributedDataParallel | None,
+        watched: bool,
+    ) -> None:
+        self._placement = placement
+        self._settings = settings
+        self._ledger = ledger
+        self._ddp = ddp
+        self._device = rows[0].values.device
+        self._exact = settings.exact if placement.world.members > 1 else 0
+        self._multiple = multiple = row_multiple(placement.world.members)
+        self._packs = [pack for row in rows for pack in packs_of(row, multiple)]
+        self.watch = SameBatch() if watched and placement.world.members > 1 else None
+        self.shared = 0
+        self.averaged = False
+        self._overlap: Overlap | None = None
+        if ddp is not None:
+            ddp.broadcast_buffers = False
+            if self._exact:
+                synchronised = {id(p) for row in rows for p in row.parameters}
+                padding = multiple if placement.topology.levels > 1 else 1
+                self._overlap = overlap_of(ddp, synchronised, padding)
+
+    def set_shared(self, shared: int) -> None:
+        """From now on the gradients of the `shared` innermost levels are averaged."""
+        self.shared = min(shared, self._exact)
+        if self._ddp is None:
+            return
+        # With find_unused_parameters DDP takes a parameter that any process used for one that all
+        # have used, which is right for a block only where it is the world.
+        whole = self.shared == self._settings.levels or not self._ddp.find_unused_parameters
+        overlapping = self._overlap is not None and self.shared > 0 and whole
+        self._ddp.require_backward_grad_sync = overlapping
+        if self._overlap is not None:
+            self._overlap.make_levels = self._levels if overlapping else None
+            self._overlap.watch = self.watch
+
+    def _levels(self, row: Tensor) -> Sequence[Level | Blocks]:
+        exact = self._exact
+        means = [r if i < exact else ExactMean() for i, r in enumerate(self._settings.reducers)]
+        levels = build_levels(self._placement, row[None], reducers=means, ledger=self._ledger)
+        return levels[: self.shared]
+
+    @torch.no_grad()
+    def average(self, mark: bool = False) -> list[Tensor]:
+        """Averages, unless that has been done for this step.
+
+        Returns:
+            The share of workers in the block that set their `mark`, once for each pack.
+        """
+        if self._overlap is not None and self._overlap.averaged:
+            self.averaged = True
+        if self.averaged:
+            return []
+        if self.watch is not None:
+            self.watch.add(gradients_of(p for pack in self._packs for p in pack.parameters))
+        if not self.shared:
+            return []
+        self.averaged = True
+        return [pack.average(self._levels, mark) for pack in self._packs]
+
+    @torch.no_grad()
+    def mean_loss(self, loss: Any) -> Any:
+        """The mean of the block's losses, so that whoever decides by it decides alike."""
+        if loss is None or not self.shared:
+            return loss
+        row = torch.zeros(self._multiple, dtype=torch.float64, device=self._device)
+        row[0] = loss
+        agree_and_share(self._levels(row))
+        return row[0].to(loss) if isinstance(loss, Tensor) else row[0].item()
+
+    def reopen(self) -> None:
+        """The next gradients are each worker's own again."""
+        self.averaged = False
+        if self._overlap is not None:
+            self._overlap.averaged = False
+
+    def end_step(self) -> None:
+        """The step is done. At the first one the workers' gradients are compared."""
+        self.reopen()
+        if self.watch is not None:
+            self.watch.warn(self._placement.world, self._device, self._placement.rank == 0)
+            self.watch = None
+            if self._overlap is not None:
+                self._overlap.watch = None

@@ -1,0 +1,112 @@
+"""What must be the same on all processes, compared once: a mistake found here costs a second.
+
+Found later it costs a run: ranks that average other tensors, start elsewhere, or see equal batches
+train on without a word.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from localsgd.collective import Collective, ProcessGroup
+from localsgd.errors import UserError
+
+DIGEST_BYTES = 16
+
+
+def described(value: object) -> str:
+    """`repr` without addresses, so that equal values read the same in all processes."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+
+
+def digest_of_text(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
+
+
+def digest_of_tensors(named: Iterable[tuple[str, Tensor]]) -> bytes:
+    """Names and bits."""
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for name, tensor in named:
+        digest.update(name.encode())
+        digest.update(bytes_of(tensor).cpu().numpy().tobytes())
+    return digest.digest()
+
+
+def bytes_of(tensor: Tensor) -> Tensor:
+    """A contiguous copy (or the memory itself) as bytes."""
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+
+
+def check_equal(
+    digests: Mapping[str, bytes], world: Collective, device: torch.device, remedy: str
+) -> None:
+    """Raises on all processes where some differ, naming them and what differs.
+
+    Args:
+        digests: by what they are of, in the words of the message.
+        world: joins all workers, one here.
+        remedy: what would help.
+    """
+    mine = torch.frombuffer(bytearray(b"".join(digests.values())), dtype=torch.uint8)
+    gathered = world.gather(mine.to(device)[None, None]).wait()[0].cpu()  # [K, bytes]
+    for index, what in enumerate(digests):
+        column = gathered[:, index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]
+        found = [bytes(row.tolist()) for row in column]
+        usual, _ = Counter(found).most_common(1)[0]
+        others = [rank for rank, value in enumerate(found) if value != usual]
+        if others:
+            same = next(rank for rank, value in enumerate(found) if value == usual)
+            ranks = f"rank {others[0]}" if len(others) == 1 else f"ranks {_listed(others)}"
+            raise UserError(f"{ranks} and rank {same} differ in {what}; {remedy}")
+
+
+def _listed(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8]))
+    return shown if len(ranks) <= 8 else f"{shown} and {len(ranks) - 8} more"
+
+
+def broadcast(tensors: Iterable[Tensor], world: ProcessGroup) -> None:
+    """The values of rank 0, in place."""
+    with torch.no_grad():
+        for tensor in tensors:
+            if tensor.numel():
+                told = world.broadcast(bytes_of(tensor).clone()).wait()
+                tensor.copy_(told.view(tensor.dtype).view(tensor.shape))
+
+
+class SameBatch:
+    """Warns once where all workers have the same gradients at the first step, as they do when a
+    sampler was forgotten.
+
+    Gradients are compared by three sums, to rounding, as kernels need not repeat bit for bit.
+    """
+
+    def __init__(self) -> None:
+        self._sums = torch.zeros(3, dtype=torch.float64)
+
+    def add(self, gradients: Iterable[Tensor]) -> None:
+        """Gradients of this worker alone, before anything is averaged."""
+        for gradient in gradients:
+            values = gradient.detach().double()
+            sums = torch.stack([values.sum(), values.abs().sum(), values.square().sum()])
+            self._sums += sums.cpu()
+
+    def warn(self, world: Collective, device: torch.device, first: bool) -> None:
+        """Compares; `first` says whether this process is the one to warn."""
+        sums = world.gather(self._sums.to(device)[None, None]).wait()[0]  # [K, 3]
+        spread = (sums - sums[:1]).abs()
+        equal = bool((spread <= 1e-6 * sums[:1, 1:2].abs().maximum(sums[:1].abs())).all())
+        if first and equal and bool(sums[0, 1] > 0):
+            warnings.warn(
+                f"all {world.members} workers have the same gradients at the first step: they "
+                "probably see the same batches; give each rank its own part of the data, for "
+                "example with torch.utils.data.DistributedSampler",
+                stacklevel=2,
+            )

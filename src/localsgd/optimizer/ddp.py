@@ -1,0 +1,121 @@
+"""A model in `DistributedDataParallel`, told what may cross the wire and when.
+
+DDP would broadcast buffers before every forward pass and average gradients after every backward
+pass. The first is switched off. The second happens while levels agree after every step, through a
+hook that averages DDP's buckets over just these levels as the backward pass goes on; otherwise
+DDP's synchronisation is off, and nothing crosses at all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd import Variable
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+from localsgd.errors import UserError
+from localsgd.level import Agreeing, Level, agree_and_share
+from localsgd.optimizer.checks import SameBatch
+from localsgd.optimizer.gradients import MakeLevels
+
+
+def unwrapped(model: nn.Module) -> tuple[nn.Module, DistributedDataParallel | None]:
+    """The user's own module inside `torch.compile` and DDP, and the DDP module, if any."""
+    ddp = None
+    while True:
+        if isinstance(model, DistributedDataParallel):
+            ddp, model = model, model.module
+        elif isinstance(compiled := getattr(model, "_orig_mod", None), nn.Module):
+            model = compiled
+        else:
+            return model, ddp
+
+
+class Overlap:
+    """Averages DDP's buckets: the innermost level as each is ready, the others after the last.
+
+    Args:
+        multiple: buckets are padded to a multiple of this many scalars.
+    """
+
+    def __init__(self, multiple: int = 1) -> None:
+        self.multiple = multiple
+        self.make_levels: MakeLevels | None = None
+        self.watch: SameBatch | None = None
+        self.averaged = False
+        self.registered = False
+        self._running: list[tuple[Future[Tensor], Tensor, Tensor, list[Agreeing]]] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Overlap, ()  # A copied or loaded DDP has a reducer of its own, without the hook.
+
+    def start(self, bucket: Tensor) -> Future[Tensor]:
+        """Takes a bucket `[n]` of this worker's gradients; the future has their mean."""
+        future: Future[Tensor] = Future(devices=[bucket.device] if bucket.is_cuda else [])
+        if self.make_levels is None:
+            future.set_result(bucket)
+            return future
+        if self.watch is not None:
+            self.watch.add([bucket])
+        missing = -bucket.numel() % self.multiple
+        padded = nn.functional.pad(bucket, (0, missing)) if missing else bucket
+        levels = list(self.make_levels(padded))
+        if isinstance(levels[0], Level):
+            levels[0].begin_agree()
+        if not self._running:
+            # Runs at the end of this backward pass, before DDP's own, which is queued later.
+            Variable._execution_engine.queue_callback(self._finish)
+        self._running.append((future, bucket, padded, levels))
+        return future
+
+    def _finish(self) -> None:
+        running, self._running = self._running, []
+        for future, bucket, padded, levels in running:
+            if isinstance(levels[0], Level):
+                levels[0].finish_agree()
+            else:
+                levels[0].agree()
+            agree_and_share(levels, first=1)
+            if padded is not bucket:
+                bucket.copy_(padded[: bucket.numel()])
+            future.set_result(bucket)
+        self.averaged = True
+
+
+def average_bucket(overlap: Overlap, bucket: dist.GradBucket) -> Future[Tensor]:
+    """The communication hook of DDP."""
+    with torch.no_grad():
+        return overlap.start(bucket.buffer())
+
+
+def overlap_of(ddp: DistributedDataParallel, parameters: set[int], multiple: int) -> Overlap | None:
+    """Hooks into DDP's backward pass where that can serve one optimizer.
+
+    It can't where DDP reduces further tensors than the optimizer's (several optimizers on one
+    model), or with a static graph, whose first reduction waits for the hook's end.
+
+    Args:
+        parameters: ids of the synchronised ones.
+        multiple: of scalars, to which buckets are padded.
+    """
+    reduced = {id(p) for p in ddp.parameters() if p.requires_grad}
+    if reduced != parameters or ddp.static_graph:
+        return None
+    for hook, state in ddp._comm_hooks:
+        if hook is average_bucket and state.registered:
+            state.multiple = multiple
+            return state
+    overlap = Overlap(multiple)
+    try:
+        ddp.register_comm_hook(overlap, average_bucket)
+    except RuntimeError as error:
+        raise UserError(
+            "the DistributedDataParallel model has a communication hook already, and LocalSGD "
+            'needs its own to average gradients; leave yours out, or choose agree_on="models"'
+        ) from error
+    overlap.registered = True
+    return overlap

@@ -1,0 +1,107 @@
+"""Averages gradients before the step, for the levels that agree after every step.
+
+    g_k <- mean over the members of k's block of g_k
+
+Gradients belong to the user, so they are packed into a temporary of bounded size, agreed by the
+same levels as models are, and copied back. A parameter without a gradient counts as zeros; one that
+no worker of the block has a gradient for stays without.
+
+Shapes: n scalars of a pack: gradients, then a mark for each tensor and one for the worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from localsgd.errors import UserError
+from localsgd.level import Agreeing, agree_and_share
+from localsgd.optimizer.rows import Row
+from localsgd.workers.layout import Layout
+
+PACK_BYTES = 32 * 2**20
+"""Of a pack at most, larger single tensors apart:
+
+large enough for the wire, small beside a model.
+"""
+
+MakeLevels = Callable[[Tensor], Sequence[Agreeing]]
+"""From a vector `[n]` to the levels that average it over this worker's block."""
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Some of a row's parameters and where their gradients lie in the temporary."""
+
+    names: tuple[str, ...]
+    parameters: tuple[nn.Parameter, ...]
+    layout: Layout
+    device: torch.device
+
+    def average(self, make_levels: MakeLevels, mark: bool) -> Tensor:
+        """Averages the gradients; returns the mean of the workers' marks, a scalar tensor."""
+        row = self.layout.rows(1, self.device)[0]
+        *views, marks = self.layout.views(row).values()
+        missing = self._fill(views, marks)
+        if mark:
+            marks[-1] = 1
+        agree_and_share(make_levels(row))
+        used = marks[:-1].tolist() if missing else ()  # waits for the device, so only where needed
+        for index in missing:
+            if used[index]:
+                parameter = self.parameters[index]
+                parameter.grad = torch.empty_like(parameter)
+        pairs = [
+            (p.grad, view) for p, view in zip(self.parameters, views, strict=True) if _has(p.grad)
+        ]
+        if pairs:
+            torch._foreach_copy_([grad for grad, _ in pairs], [view for _, view in pairs])
+        return marks[-1]
+
+    def _fill(self, views: Sequence[Tensor], marks: Tensor) -> list[int]:
+        """Copies the gradients that there are; returns the places of the others."""
+        missing = [i for i, parameter in enumerate(self.parameters) if parameter.grad is None]
+        present = [i for i, parameter in enumerate(self.parameters) if parameter.grad is not None]
+        grads = [_dense(self.names[i], self.parameters[i].grad) for i in present]
+        if grads:
+            torch._foreach_copy_([views[i] for i in present], grads)
+        marks[:-1] = 1
+        if missing:
+            marks[missing] = 0
+        return missing
+
+
+def _has(gradient: Tensor | None) -> bool:
+    return gradient is not None
+
+
+def _dense(name: str, gradient: Tensor | None) -> Tensor:
+    if gradient is None or gradient.layout != torch.strided:
+        raise UserError(
+            f"{name} has a sparse gradient, and sparse gradients can't be averaged here; choose "
+            'agree_on="models", or sparse=False for that layer'
+        )
+    return gradient
+
+
+def packs_of(row: Row, multiple: int) -> Iterator[Pack]:
+    """Cuts a row into packs of at most `PACK_BYTES`, in its order."""
+    chosen: list[tuple[str, nn.Parameter]] = []
+    size = 0
+    for slot, parameter in zip(row.layout.slots, row.parameters, strict=True):
+        if chosen and size + parameter.nbytes > PACK_BYTES:
+            yield _pack(chosen, row, multiple)
+            chosen, size = [], 0
+        chosen.append((slot.name, parameter))
+        size += parameter.nbytes
+    yield _pack(chosen, row, multiple)
+
+
+def _pack(chosen: Sequence[tuple[str, nn.Parameter]], row: Row, multiple: int) -> Pack:
+    marks = row.values.new_empty(len(chosen) + 1)
+    layout = Layout.of([*((n, p.data) for n, p in chosen), (" marks", marks)], multiple=multiple)
+    names, parameters = zip(*chosen, strict=True)
+    return Pack(names, parameters, layout, row.values.device)

@@ -1,0 +1,385 @@
+"""`LocalSGD`: the core loop behind a `torch.optim.Optimizer`, for loops of one's own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.optim import Optimizer
+
+from localsgd.collective import Ledger
+from localsgd.collective.metered import Entry
+from localsgd.errors import UserError
+from localsgd.optimizer import amp
+from localsgd.optimizer.averaged import average_buffers, averaged
+from localsgd.optimizer.averager import Averager
+from localsgd.optimizer.ddp import unwrapped
+from localsgd.optimizer.models import Models
+from localsgd.optimizer.rows import Row, frozen_of, rows_of
+from localsgd.optimizer.settings import AgreeOn, LocalSteps, Settings, settings_of
+from localsgd.optimizer.signals import Signals
+from localsgd.optimizer.start import Start, check_configuration, check_or_share_start
+from localsgd.outer import Outer
+from localsgd.reduce import Reducer
+from localsgd.schedule import Position
+from localsgd.topology import Placement, Topology, place, row_multiple
+
+KEY = "local_sgd"
+"""Of what `state_dict` adds to the inner optimizer's."""
+
+
+class LocalSGD(Optimizer):
+    """An optimizer whose workers, one in each process, agree on a model only now and then.
+
+        w_k <- w_k - γ g_k               at each step, by the inner optimizer of every worker k
+        w_k <- 1/K sum_j w_j             after H steps (Lin et al. 2020, Algorithms 1, 2 and 5)
+
+    Everything of an `Optimizer` works: learning-rate schedulers, closures, hooks, `state_dict` at
+    any step, `torch.amp.GradScaler`, deep copies (of model and optimizer together). Without
+    `torch.distributed` there is one worker, and this is the inner optimizer.
+
+    Example:
+        >>> model = torch.nn.Linear(2, 1)
+        >>> inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        >>> optimizer = LocalSGD(inner, model, local_steps=8)
+        >>> for _ in range(20):
+        ...     optimizer.zero_grad()
+        ...     model(torch.ones(4, 2)).sum().backward()
+        ...     optimizer.step()
+        >>> optimizer.finish()
+
+    Args:
+        inner: takes the local steps. Its trainable parameters are synchronised; which they are is
+            fixed here.
+        model: that they belong to, as it is or in `DistributedDataParallel` or `torch.compile`.
+        local_steps: H, as a number or a schedule; for several levels a list with one for each,
+            innermost first.
+        topology: how workers nest, such as `"4x2"` (4 blocks of 2) or a `DeviceMesh` with an axis
+            for each level; one flat group where not given.
+        agree_on: `"models"` averages models after the step (the paper); `"gradients"` averages
+            gradients before it at levels that have agreed after every step so far, so that momenta
+            are shared; `"auto"` does the second where it can.
+        reducers: how updates become their mean, one for each level; `None` is the exact mean.
+        outers: what happens to the mean update, one for each level; `None` is plain averaging.
+        start: `"check"` that all ranks start from the same weights, or `"broadcast"` rank 0's.
+        timeout: of a collective; must outlast the longest time by which a rank may be behind, and
+            so the slowest round. A `timedelta`, or seconds.
+
+    Raises:
+        UserError: where something of this can't work, or differs between ranks.
+    """
+
+    _step_supports_amp_scaling = True
+
+    def __init__(
+        self,
+        inner: Optimizer,
+        model: nn.Module,
+        *,
+        local_steps: LocalSteps,
+        topology: str | int | Topology | DeviceMesh | None = None,
+        agree_on: AgreeOn = "auto",
+        reducers: Sequence[Reducer | None] | None = None,
+        outers: Sequence[Outer | None] | None = None,
+        start: Start = "check",
+        timeout: timedelta | float = timedelta(hours=2),
+    ) -> None:
+        processes = dist.get_world_size() if dist.is_initialized() else 1
+        settings = settings_of(processes, local_steps, topology, agree_on, reducers, outers)
+        rows = self._adopt(inner, model, processes)
+        check_configuration({**settings.described(), "start": start}, inner, rows)
+        if not isinstance(timeout, timedelta):
+            timeout = timedelta(seconds=timeout)
+        placement = place(settings.topology, timeout)
+        check_or_share_start(start, unwrapped(model)[0], rows, placement)
+        self._set_up(settings, placement, rows, watched=True)
+        self._open()
+
+    def _adopt(self, inner: Optimizer, model: nn.Module, processes: int) -> tuple[Row, ...]:
+        if isinstance(inner, LocalSGD):
+            raise UserError("the inner optimizer is a LocalSGD already; give the one inside it")
+        self.inner = inner
+        self.model = model
+        # Hooks and profiling as in Optimizer.__init__, without state and groups of its own.
+        super().__setstate__({})
+        return rows_of(unwrapped(model)[0], inner, row_multiple(processes))
+
+    def _set_up(
+        self, settings: Settings, placement: Placement, rows: tuple[Row, ...], watched: bool
+    ) -> None:
+        self.ledger = Ledger.of(settings.levels)
+        self.steps = 0
+        self._settings = settings
+        self._placement = placement
+        self._rows = rows
+        self._left_out = frozen_of(self.inner)
+        self._module, ddp = unwrapped(self.model)
+        self._models = Models(rows, placement, settings, self.ledger)
+        self._gradients = Averager(rows, placement, settings, self.ledger, ddp, watched)
+        self._signals = Signals(settings.schedules, placement.world, rows[0].values.device)
+        self._position = Position.start(settings.levels)
+        self._finished_at = -1
+        self._shows_average = False
+
+    # What is shared with the inner optimizer, also after it replaces its lists.
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        return self.inner.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self.inner.param_groups = groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        return self.inner.state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self.inner.state = state
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        return self.inner.defaults
+
+    @defaults.setter
+    def defaults(self, defaults: dict[str, Any]) -> None:
+        self.inner.defaults = defaults
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds tensors that don't train; the synchronised ones are fixed at the start."""
+        given = param_group["params"]
+        tensors = [given] if isinstance(given, Tensor) else list(given)
+        if any(tensor.requires_grad for tensor in tensors):
+            raise UserError(
+                "the tensors that LocalSGD synchronises are fixed when it is made, and this group "
+                "has others; add the group to the inner optimizer before, or make a new LocalSGD"
+            )
+        self.inner.add_param_group({**param_group, "params": tensors})
+        self._left_out = frozen_of(self.inner)
+
+    # The step.
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """One local step, then the agreement that is due, if any.
+
+        A step that a `GradScaler` skips counts like any other.
+
+        Args:
+            closure: evaluates the model anew. While gradients are averaged, the loss that it gives
+                to the inner optimizer, and that is returned, is the mean over the workers too.
+        """
+        if self._shows_average:
+            raise UserError(
+                "step() inside agreed_model() would train the average; leave the context before"
+            )
+        self._begin_rounds()
+        if closure is not None:
+            loss = self.inner.step(lambda: self._evaluate(closure))
+        else:
+            loss = None
+            if not self._found_inf():
+                loss = self.inner.step()
+        self._gradients.end_step()
+        self.steps += 1
+        self._position.left[0] -= 1
+        if self._position.left[0] == 0:
+            self._agree()
+        return loss
+
+    def average_gradients(self) -> None:
+        """Averages gradients now where `step()` would do so first, and only once.
+
+        For clipping by the norm of the averaged gradients, without DDP (which has averaged them by
+        the end of the backward pass): call this, clip, then step. In a local phase nothing happens.
+        """
+        self._gradients.average()
+
+    def _evaluate(self, closure: Callable[[], Any]) -> Any:
+        with torch.enable_grad():
+            loss = closure()
+        self._gradients.average()
+        self._gradients.reopen()  # The closure may be called again in this step.
+        return self._gradients.mean_loss(loss)
+
+    def _found_inf(self) -> bool:
+        """Prepares the gradients; says whether a scaler skips the step here."""
+        scale: Tensor | None = getattr(self, "grad_scale", None)
+        found: Tensor | None = getattr(self, "found_inf", None)
+        if scale is not None:
+            amp.unscale(self.inner, scale)
+        skip = found is not None and bool(found)
+        averaged_before = self._gradients.averaged
+        marks = self._gradients.average(mark=skip)
+        if found is None or skip:
+            return skip
+        if averaged_before:
+            return not amp.all_finite(self.inner)
+        return any(bool(mark > 0) for mark in marks)
+
+    def _learning_rate(self) -> float:
+        return float(self.inner.param_groups[0].get("lr", 1.0))
+
+    # Rounds.
+
+    def _open(self) -> None:
+        opened = self._position.open(
+            self._settings.schedules, lambda: self._signals.progress(self.steps)
+        )
+        self._gradients.set_shared(opened.shared)
+
+    def _begin_rounds(self) -> None:
+        if not self._models.needs_learning_rate:
+            return
+        lengths = zip(self._position.left, self._position.lengths, strict=True)
+        for level, (left, length) in enumerate(lengths):
+            if left == length:
+                self._models.begin_round(level, self._learning_rate())
+
+    def _agree(self) -> None:
+        depth, shared = self._position.depth, self._gradients.shared
+        if shared < depth:
+            self._check_left_out()
+            self._models.agree(depth, first=shared)
+        self._position.close()
+        if depth == self._settings.levels and self._signals.needed:
+            self._signals.exchange(self._learning_rate(), self.ledger.seconds)
+        self._open()
+
+    def _check_left_out(self) -> None:
+        if any(parameter.requires_grad for parameter in self._left_out):
+            raise UserError(
+                "a parameter that was frozen when LocalSGD was made trains now, and isn't "
+                "synchronised; unfreeze it before, or make a new LocalSGD"
+            )
+
+    def _innermost_due(self) -> int | None:
+        """The innermost level that has steps of its own to agree on; all outside it have too."""
+        unagreed = zip(self._position.left, self._position.lengths, strict=True)
+        return next((i for i, (left, length) in enumerate(unagreed) if left != length), None)
+
+    def finish(self) -> None:
+        """The last agreement: all workers hold the agreed model afterwards, and its buffers.
+
+        Collective. Call it wherever the run ends; again is harmless. A run that goes on begins new
+        rounds.
+        """
+        if self._finished_at == self.steps:
+            return
+        due = self._innermost_due()
+        if due is not None:
+            self._check_left_out()
+            self._models.agree(self._settings.levels, first=due)
+            self._position.left = [0] * self._settings.levels
+            self._position.depth = 0
+            self._open()
+        average_buffers(self._module, self._placement.world)
+        self._finished_at = self.steps
+
+    @contextmanager
+    def agreed_model(self) -> Iterator[nn.Module]:
+        """The model holds the mean of all workers' inside, and its own bits again afterwards.
+
+        Parameters are averaged over all workers, wherever they are in their rounds; batch-norm
+        variances get the term between workers. Collective: all ranks must enter. For evaluation and
+        for saving.
+        """
+        if self._shows_average:
+            yield self.model
+            return
+        for row in self._rows:
+            row.check_in_place()
+        differ = self._innermost_due() is not None
+        with averaged(self._module, self._rows, self._placement.world, differ):
+            self._shows_average = True
+            try:
+                yield self.model
+            finally:
+                self._shows_average = False
+
+    # State.
+
+    def state_dict(self) -> dict[str, Any]:
+        """The inner optimizer's, and under `"local_sgd"` all that resumes a run at any step.
+
+        It belongs to this rank, as do the model's own weights in the middle of a round: each rank
+        saves both.
+        """
+        for hook in self._optimizer_state_dict_pre_hooks.values():
+            hook(self)
+        state = {**self.inner.state_dict(), KEY: self._own_state()}
+        for change in self._optimizer_state_dict_post_hooks.values():
+            changed = change(self, state)
+            state = state if changed is None else changed
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on from a `state_dict` of this rank; load the model's weights as well."""
+        state = dict(state_dict)
+        for change in self._optimizer_load_state_dict_pre_hooks.values():
+            changed = change(self, state)
+            state = state if changed is None else changed
+        if KEY not in state:
+            raise UserError(
+                f'the state has no "{KEY}" part, so it is a plain optimizer\'s; load it with '
+                "optimizer.inner.load_state_dict(...) to begin local SGD from there"
+            )
+        own = state.pop(KEY)
+        self._check_saved(own)
+        self.inner.load_state_dict(state)
+        self._load_own(own)
+        for hook in self._optimizer_load_state_dict_post_hooks.values():
+            hook(self)
+
+    def _own_state(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "finished_at": self._finished_at,
+            "position": asdict(self._position),
+            "levels": self._models.state(),
+            "signals": self._signals.state(),
+            "ledger": [asdict(entry) for entry in self.ledger.levels],
+            "made_with": self._settings.described(),
+        }
+
+    def _check_saved(self, own: dict[str, Any]) -> None:
+        now = self._settings.described()
+        for what in ("topology", "reducers", "outers"):
+            if own["made_with"][what] != now[what]:
+                raise UserError(
+                    f"the state was saved with {what} {own['made_with'][what]}, and this LocalSGD "
+                    f"has {now[what]}; make it with the same, or begin anew from the agreed model"
+                )
+
+    def _load_own(self, own: dict[str, Any]) -> None:
+        self.steps = own["steps"]
+        self._finished_at = own["finished_at"]
+        self._position = Position(**copy.deepcopy(own["position"]))
+        self._models.load(own["levels"])
+        self._signals.load(own["signals"])
+        for entry, saved in zip(self.ledger.levels, own["ledger"], strict=True):
+            vars(entry).update(vars(Entry(**saved)))
+        self._gradients.watch = None if self.steps else self._gradients.watch
+        self._gradients.set_shared(self._position.shared)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LocalSGD:
+        """Rows of its own: deep-copy model and optimizer together, `deepcopy((model, self))`."""
+        new = type(self).__new__(type(self))
+        memo[id(self)] = new
+        model = copy.deepcopy(self.model, memo)
+        rows = new._adopt(copy.deepcopy(self.inner, memo), model, self._placement.world.members)
+        new._set_up(self._settings, self._placement, rows, watched=not self.steps)
+        new._load_own(self._own_state())
+        return new
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError("LocalSGD holds process groups and can't be pickled; save its state_dict()")

@@ -1,0 +1,65 @@
+"""The levels over a user's model: one stack of them for each of its rows."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from localsgd.collective import Ledger
+from localsgd.level import agree_and_share
+from localsgd.optimizer.rows import Row
+from localsgd.optimizer.settings import Settings
+from localsgd.topology import Placement, build_levels
+
+
+class Models:
+    """Lets the workers' rows agree.
+
+    Args:
+        rows: of this worker.
+        placement: where the others are.
+        settings: reducers and outer optimizers of the levels; every row has its own copies.
+        ledger: counts what crosses.
+    """
+
+    def __init__(
+        self, rows: Sequence[Row], placement: Placement, settings: Settings, ledger: Ledger
+    ) -> None:
+        self._rows = rows
+        self._stacks = [
+            build_levels(
+                placement,
+                row.values[None],
+                reducers=copy.deepcopy(settings.reducers),
+                outers=settings.outers,
+                ledger=ledger,
+            )
+            for row in rows
+        ]
+        self.needs_learning_rate = any(
+            o is not None and o.per_learning_rate for o in settings.outers
+        )
+
+    @torch.no_grad()
+    def agree(self, depth: int, first: int) -> None:
+        """Levels `first` to `depth` agree; the members of those inside hold equal models."""
+        for row in self._rows:
+            row.check_in_place()
+        for levels in self._stacks:
+            agree_and_share(levels[:depth], first=first)
+
+    def begin_round(self, level: int, learning_rate: float) -> None:
+        for levels in self._stacks:
+            levels[level].begin_round(learning_rate)
+
+    def state(self) -> list[list[dict[str, Any]]]:
+        return [[level.state() for level in levels] for levels in self._stacks]
+
+    def load(self, state: Sequence[Sequence[dict[str, Any]]]) -> None:
+        """Takes copies of what is in `state`."""
+        for levels, saved in zip(self._stacks, state, strict=True):
+            for level, own in zip(levels, saved, strict=True):
+                level.load(copy.deepcopy(own))

@@ -1,0 +1,105 @@
+"""The rows of a user's model: which of its tensors are synchronised, and where they lie.
+
+A model in a user's own loop has one row for each dtype and device. Its parameters are moved into
+the rows once and stay there; whoever moves them out again is told so at the next agreement.
+
+Shapes: n scalars of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from localsgd.errors import UserError
+from localsgd.workers.layout import Layout, adopt
+
+
+@dataclass(frozen=True)
+class Row:
+    """Parameters of one dtype on one device.
+
+    Args:
+        layout: where each lies.
+        values: `[n]`, the memory of all of them.
+        parameters: in the order of the layout's slots.
+    """
+
+    layout: Layout
+    values: Tensor
+    parameters: tuple[nn.Parameter, ...]
+
+    def check_in_place(self) -> None:
+        """Refuses where a parameter has left the row (`model.to()`, `model.half()`, `p.data =`)."""
+        base, size = self.values.data_ptr(), self.values.element_size()
+        for slot, parameter in zip(self.layout.slots, self.parameters, strict=True):
+            moved = parameter.numel() and parameter.data_ptr() != base + slot.offset * size
+            if moved or parameter.dtype != self.values.dtype:
+                raise UserError(
+                    f"{slot.name} has been given other memory since LocalSGD took it in "
+                    "(model.to(), .half() or p.data = ...), so that it can't be synchronised; "
+                    "move or convert the model before LocalSGD is made, and copy_() into tensors "
+                    "afterwards"
+                )
+
+
+def rows_of(model: nn.Module, inner: Optimizer, multiple: int) -> tuple[Row, ...]:
+    """Moves the trainable parameters that `inner` steps into rows.
+
+    Args:
+        model: its names give the order; tied weights count once, frozen ones not at all.
+        inner: every trainable parameter of it must belong to `model`.
+        multiple: the length of a row is a multiple of this.
+    """
+    named = list(_synchronised(model, inner))
+    rows = []
+    for kind in dict.fromkeys((p.dtype, p.device) for _, p in named):
+        chosen = [(name, p) for name, p in named if (p.dtype, p.device) == kind]
+        layout = Layout.of(((name, p.data) for name, p in chosen), multiple=multiple)
+        values = layout.rows(1, kind[1])[0]
+        adopt(layout, values, chosen)
+        rows.append(Row(layout, values, tuple(p for _, p in chosen)))
+    return tuple(rows)
+
+
+def frozen_of(inner: Optimizer) -> list[Tensor]:
+    """Parameters that `inner` holds but that don't train; they are left out of the rows."""
+    return [p for group in inner.param_groups for p in group["params"] if not p.requires_grad]
+
+
+def _synchronised(model: nn.Module, inner: Optimizer) -> Iterator[tuple[str, nn.Parameter]]:
+    stepped = {id(p) for g in inner.param_groups for p in g["params"] if p.requires_grad}
+    found = [(name, p) for name, p in model.named_parameters() if id(p) in stepped]
+    foreign = len(stepped) - len(found)
+    if foreign:
+        raise UserError(
+            f"{foreign} of the inner optimizer's {len(stepped)} trainable tensors are no "
+            "parameters of the model; give a model that has them all, such as an nn.ModuleList of "
+            "its parts"
+        )
+    if not found:
+        raise UserError("the inner optimizer has no trainable parameter; there is nothing to agree")
+    for name, parameter in found:
+        _check_kind(name, parameter)
+        yield name, parameter
+
+
+def _check_kind(name: str, parameter: nn.Parameter) -> None:
+    if type(parameter.data) is not Tensor:
+        raise UserError(
+            f"{name} is a {type(parameter.data).__name__}: sharded and other special tensors can't "
+            "lie in a row; LocalSGD needs whole, plain parameters on every process"
+        )
+    if parameter.is_meta:
+        raise UserError(f"{name} is on the meta device and has no values; initialise it before")
+    if not parameter.is_floating_point():
+        raise UserError(
+            f"{name} is {parameter.dtype}; only floating parameters can be averaged (a complex one "
+            "as a floating one with a last axis of 2)"
+        )
+    if parameter.layout != torch.strided:
+        raise UserError(f"{name} has the layout {parameter.layout}; only dense tensors can agree")

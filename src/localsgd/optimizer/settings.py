@@ -1,0 +1,137 @@
+"""What a user asks of `LocalSGD`, checked and made equal in form."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from localsgd.errors import UserError
+from localsgd.optimizer.checks import described
+from localsgd.outer import Outer
+from localsgd.reduce import ExactMean, Reducer
+from localsgd.schedule import Progress, Schedule, checked_length, every
+from localsgd.topology import Topology
+
+AgreeOn: TypeAlias = Literal["auto", "models", "gradients"]
+LocalSteps: TypeAlias = int | Schedule | Sequence[int | Schedule]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One schedule, reducer and outer optimizer for each level, innermost first.
+
+    Args:
+        exact: how many of the innermost levels may average gradients in place of models.
+    """
+
+    topology: Topology
+    schedules: tuple[Schedule, ...]
+    reducers: tuple[Reducer, ...]
+    outers: tuple[Outer | None, ...]
+    agree_on: AgreeOn
+    exact: int
+
+    @property
+    def levels(self) -> int:
+        return self.topology.levels
+
+    def described(self) -> dict[str, str]:
+        """By the words that a user knows them by."""
+        return {
+            "topology": str(self.topology),
+            "local_steps": described(self.schedules),
+            "agree_on": self.agree_on,
+            "reducers": described([type(reducer).__name__ for reducer in self.reducers]),
+            "outers": described(self.outers),
+        }
+
+
+def settings_of(
+    processes: int,
+    local_steps: LocalSteps,
+    topology: str | int | Topology | DeviceMesh | None,
+    agree_on: AgreeOn,
+    reducers: Sequence[Reducer | None] | None,
+    outers: Sequence[Outer | None] | None,
+) -> Settings:
+    """Checks what needs no other process."""
+    if agree_on not in ("auto", "models", "gradients"):
+        raise UserError(
+            f'agree_on={agree_on!r} is unknown; there are "auto", "models", "gradients"'
+        )
+    blocks = _topology(topology, processes)
+    schedules = _schedules(local_steps, blocks)
+    chosen = _by_level("reducers", reducers, blocks)
+    means = tuple(ExactMean() if reducer is None else reducer for reducer in chosen)
+    outer = _by_level("outers", outers, blocks)
+    plain = [mean.linear and step is None for mean, step in zip(means, outer, strict=True)]
+    exact = len(list(itertools.takewhile(bool, plain)))
+    if agree_on == "gradients":
+        _check_gradients(schedules, exact)
+    return Settings(blocks, schedules, means, outer, agree_on, 0 if agree_on == "models" else exact)
+
+
+def _topology(given: str | int | Topology | DeviceMesh | None, processes: int) -> Topology:
+    if given is None:
+        topology = Topology((processes,))
+    elif isinstance(given, Topology):
+        topology = given
+    elif isinstance(given, DeviceMesh):
+        topology = _of_mesh(given)
+    else:
+        topology = Topology.parse(given)
+    if topology.workers != processes:
+        raise UserError(
+            f"topology {topology} has {topology.workers} workers, and there are {processes} "
+            "processes; LocalSGD has one worker in each process of torch.distributed"
+        )
+    return topology
+
+
+def _of_mesh(mesh: DeviceMesh) -> Topology:
+    ranks = mesh.mesh
+    if not torch.equal(ranks.flatten(), torch.arange(ranks.numel())):
+        raise UserError(
+            f"the mesh holds the ranks {ranks.tolist()}; blocks must be ranks in a row, as in "
+            "init_device_mesh(device, (blocks, workers of a block))"
+        )
+    return Topology(tuple(reversed(ranks.shape)))
+
+
+def _schedules(local_steps: LocalSteps, topology: Topology) -> tuple[Schedule, ...]:
+    several = isinstance(local_steps, Sequence)
+    given = local_steps if isinstance(local_steps, Sequence) else [local_steps]
+    if len(given) != topology.levels:
+        what = f"{len(given)} schedules" if several else "one number or schedule"
+        raise UserError(
+            f"local_steps has {what} for the {topology.levels} levels of topology {topology}; give "
+            "one for each, innermost first, such as local_steps=[2, 8] for 2 local steps and 8 "
+            "block steps"
+        )
+    return tuple(s if callable(s) else every(checked_length(s, "local_steps")) for s in given)
+
+
+def _by_level(name: str, given: Sequence | None, topology: Topology) -> tuple:
+    if given is None:
+        return (None,) * topology.levels
+    if len(given) != topology.levels:
+        raise UserError(
+            f"{name} has {len(given)} entries for the {topology.levels} levels of topology "
+            f"{topology}; give one for each, innermost first, None for the plain mean"
+        )
+    return tuple(given)
+
+
+def _check_gradients(schedules: Sequence[Schedule], exact: int) -> None:
+    wanted = len(list(itertools.takewhile(lambda s: s(Progress()) == 1, schedules)))
+    if wanted > exact:
+        raise UserError(
+            'agree_on="gradients" needs the exact mean and plain averaging at every level that '
+            f"agrees after each step, and level {exact + 1} (counted from the innermost) has "
+            'another reducer or an outer optimizer; choose agree_on="models"'
+        )

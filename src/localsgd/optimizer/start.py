@@ -1,0 +1,80 @@
+"""The start: are all processes about to train the same model in the same way?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias
+
+import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
+
+from localsgd.collective import ProcessGroup
+from localsgd.errors import UserError
+from localsgd.optimizer.checks import (
+    broadcast,
+    check_equal,
+    described,
+    digest_of_tensors,
+    digest_of_text,
+)
+from localsgd.optimizer.rows import Row
+from localsgd.topology import Placement
+
+Start: TypeAlias = Literal["check", "broadcast"]
+
+
+def check_configuration(settings: Mapping[str, str], inner: Optimizer, rows: Sequence[Row]) -> None:
+    """Compares what every process was told, before any of them makes process groups by it."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return
+    world = ProcessGroup(dist.group.WORLD)
+    device = rows[0].values.device
+    digests = {what: digest_of_text(text) for what, text in settings.items()}
+    digests["the inner optimizer or its settings"] = digest_of_text(_settings_of(inner))
+    check_equal(digests, world, device, "start all ranks with the same")
+    layouts = b"".join(row.layout.fingerprint() for row in rows)
+    check_equal(
+        {"names, shapes, memory formats or dtypes of parameters": digest_of_text(layouts.hex())},
+        world,
+        device,
+        "build the same model, and freeze the same parts of it, on all ranks",
+    )
+
+
+def check_or_share_start(
+    start: Start, model: nn.Module, rows: Sequence[Row], placement: Placement
+) -> None:
+    """Compares the starting values, or hands out those of rank 0."""
+    if start not in ("check", "broadcast"):
+        raise UserError(f'start={start!r} is unknown; there are "check" and "broadcast"')
+    world = placement.world
+    if not isinstance(world, ProcessGroup):
+        return
+    synchronised = {id(p) for row in rows for p in row.parameters}
+    others = [(name, p) for name, p in model.named_parameters() if id(p) not in synchronised]
+    buffers = list(model.named_buffers())
+    if start == "broadcast":
+        tensors = [row.values for row in rows] + [t for _, t in (*others, *buffers)]
+        broadcast(tensors, world)
+        return
+    digests = {
+        "starting weights": digest_of_tensors((str(i), row.values) for i, row in enumerate(rows)),
+        "parameters that don't train": digest_of_tensors(others),
+        "starting buffers": digest_of_tensors(buffers),
+    }
+    check_equal(
+        digests,
+        world,
+        rows[0].values.device,
+        "seed or load the model alike on all ranks before LocalSGD is made, wrap it in "
+        'DistributedDataParallel first, or pass start="broadcast" for those of rank 0',
+    )
+
+
+def _settings_of(inner: Optimizer) -> str:
+    groups = [
+        {name: value for name, value in group.items() if name not in ("params", "param_names")}
+        for group in inner.param_groups
+    ]
+    return f"{type(inner).__qualname__} {described(groups)}"
