@@ -29,6 +29,8 @@ class Agreeing(Protocol):
 
     def share(self) -> None: ...
 
+    def follow(self) -> None: ...
+
     def begin_round(self, learning_rate: float) -> None: ...
 
 
@@ -130,6 +132,11 @@ class Level:
         if first < self.members.shape[1]:
             self.members[:, first:] = self.anchor.unsqueeze(1)
 
+    def follow(self) -> None:
+        """anchor <- w_k, where the members have stayed equal without agreeing here."""
+        if self.members.data_ptr() != self.anchor.data_ptr():
+            self.anchor.copy_(self.members[:, 0])
+
     def state(self) -> dict[str, Any]:
         """What must be saved: `anchor` where one is kept, the reducer's memory, the outer
         optimizer's state.
@@ -179,6 +186,10 @@ class Blocks:
         for level in self.levels:
             level.share()
 
+    def follow(self) -> None:
+        for level in self.levels:
+            level.follow()
+
     def begin_round(self, learning_rate: float) -> None:
         for level in self.levels:
             level.begin_round(learning_rate)
@@ -192,7 +203,12 @@ class Blocks:
 
 
 def agree_and_share(levels: Sequence[Agreeing], first: int = 0) -> None:
-    """Lets `levels[first:]` agree, innermost first, then hands the anchors down through all levels."""
+    """Lets `levels[first:]` agree, innermost first, then hands the anchors down through all levels.
+
+    The members of `levels[:first]` are equal already, as they have averaged their gradients.
+    """
+    for level in levels[:first]:
+        level.follow()
     for level in levels[first:]:
         level.agree()
     for level in reversed(levels):

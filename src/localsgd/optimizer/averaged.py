@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
-import torch
 from torch import nn
 
 from localsgd.collective import Collective
 from localsgd.optimizer.rows import Row
 from localsgd.reduce import ExactMean
-from localsgd.workers.buffers import mean_buffers
+from localsgd.workers.buffers import mean_buffers, put_buffers
 
 
 def average_buffers(model: nn.Module, world: Collective) -> None:
     """The buffers of all workers become those of the agreed model."""
-    agreed = mean_buffers([model], world)
-    with torch.no_grad():
-        for name, buffer in model.named_buffers():
-            buffer.copy_(agreed[name])
+    put_buffers(model, mean_buffers([model], world))
 
 
 @contextmanager
 def averaged(
     model: nn.Module, rows: Sequence[Row], world: Collective, rows_differ: bool
-) -> Iterator[None]:
+) -> Generator[None]:
     """Inside, the model holds the mean of all workers' rows and buffers; afterwards its own bits.
 
     Args:
@@ -42,6 +38,4 @@ def averaged(
     finally:
         for row, own in zip(changing, own_rows, strict=True):
             row.values.copy_(own)
-        with torch.no_grad():
-            for name, buffer in model.named_buffers():
-                buffer.copy_(own_buffers[name])
+        put_buffers(model, own_buffers)

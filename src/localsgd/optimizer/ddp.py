@@ -6,7 +6,7 @@ hook that averages DDP's buckets over just these levels as the backward pass goe
 DDP's synchronisation is off, and nothing crosses at all.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations`: DDP compares the hook's annotations with types.
 
 from typing import Any
 
@@ -106,7 +106,7 @@ def overlap_of(ddp: DistributedDataParallel, parameters: set[int], multiple: int
     if reduced != parameters or ddp.static_graph:
         return None
     for hook, state in ddp._comm_hooks:
-        if hook is average_bucket and state.registered:
+        if hook is average_bucket and isinstance(state, Overlap) and state.registered:
             state.multiple = multiple
             return state
     overlap = Overlap(multiple)

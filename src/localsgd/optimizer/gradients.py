@@ -54,11 +54,7 @@ class Pack:
             if used[index]:
                 parameter = self.parameters[index]
                 parameter.grad = torch.empty_like(parameter)
-        pairs = [
-            (p.grad, view) for p, view in zip(self.parameters, views, strict=True) if _has(p.grad)
-        ]
-        if pairs:
-            torch._foreach_copy_([grad for grad, _ in pairs], [view for _, view in pairs])
+        self._empty(views)
         return marks[-1]
 
     def _fill(self, views: Sequence[Tensor], marks: Tensor) -> list[int]:
@@ -73,9 +69,12 @@ class Pack:
             marks[missing] = 0
         return missing
 
-
-def _has(gradient: Tensor | None) -> bool:
-    return gradient is not None
+    def _empty(self, views: Sequence[Tensor]) -> None:
+        """Copies what the views hold into the gradients that there are."""
+        grads = [p.grad for p in self.parameters]
+        pairs = [(g, view) for g, view in zip(grads, views, strict=True) if g is not None]
+        if pairs:
+            torch._foreach_copy_([grad for grad, _ in pairs], [view for _, view in pairs])
 
 
 def _dense(name: str, gradient: Tensor | None) -> Tensor:

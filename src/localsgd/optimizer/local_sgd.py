@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
@@ -167,6 +167,9 @@ class LocalSGD(Optimizer):
         self.inner.add_param_group({**param_group, "params": tensors})
         self._left_out = frozen_of(self.inner)
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.inner.zero_grad(set_to_none)
+
     # The step.
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -286,7 +289,7 @@ class LocalSGD(Optimizer):
         self._finished_at = self.steps
 
     @contextmanager
-    def agreed_model(self) -> Iterator[nn.Module]:
+    def agreed_model(self) -> Generator[nn.Module]:
         """The model holds the mean of all workers' inside, and its own bits again afterwards.
 
         Parameters are averaged over all workers, wherever they are in their rounds; batch-norm

@@ -89,6 +89,8 @@ def _synchronised(model: nn.Module, inner: Optimizer) -> Iterator[tuple[str, nn.
 
 
 def _check_kind(name: str, parameter: nn.Parameter) -> None:
+    if nn.parameter.is_lazy(parameter):
+        raise UserError(f"{name} has no shape yet; let the model see one batch before")
     if type(parameter.data) is not Tensor:
         raise UserError(
             f"{name} is a {type(parameter.data).__name__}: sharded and other special tensors can't "

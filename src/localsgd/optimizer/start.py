@@ -28,7 +28,9 @@ def check_configuration(settings: Mapping[str, str], inner: Optimizer, rows: Seq
     """Compares what every process was told, before any of them makes process groups by it."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return
-    world = ProcessGroup(dist.group.WORLD)
+    everyone = dist.group.WORLD
+    assert everyone is not None
+    world = ProcessGroup(everyone)
     device = rows[0].values.device
     digests = {what: digest_of_text(text) for what, text in settings.items()}
     digests["the inner optimizer or its settings"] = digest_of_text(_settings_of(inner))
@@ -51,16 +53,15 @@ def check_or_share_start(
     world = placement.world
     if not isinstance(world, ProcessGroup):
         return
-    synchronised = {id(p) for row in rows for p in row.parameters}
-    others = [(name, p) for name, p in model.named_parameters() if id(p) not in synchronised]
+    frozen = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
     buffers = list(model.named_buffers())
     if start == "broadcast":
-        tensors = [row.values for row in rows] + [t for _, t in (*others, *buffers)]
+        tensors = [row.values for row in rows] + [t for _, t in (*frozen, *buffers)]
         broadcast(tensors, world)
         return
     digests = {
         "starting weights": digest_of_tensors((str(i), row.values) for i, row in enumerate(rows)),
-        "parameters that don't train": digest_of_tensors(others),
+        "frozen parameters": digest_of_tensors(frozen),
         "starting buffers": digest_of_tensors(buffers),
     }
     check_equal(

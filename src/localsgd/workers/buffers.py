@@ -46,6 +46,19 @@ def mean_buffers(models: Sequence[nn.Module], world: Collective) -> Named:
     return {name: found[name].to(buffer) for name, buffer in workers[0].items()}
 
 
+@torch.no_grad()
+def put_buffers(model: nn.Module, values: Named) -> None:
+    """Copies `values` into the model's buffers by name.
+
+    An expanded buffer, several elements of which are one place in memory, can't change and is left.
+    """
+    for name, buffer in model.named_buffers():
+        if all(
+            stride or size < 2 for size, stride in zip(buffer.shape, buffer.stride(), strict=True)
+        ):
+            buffer.copy_(values[name])
+
+
 def _means(
     workers: Sequence[Named],
     names: Sequence[str],
