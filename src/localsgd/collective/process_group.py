@@ -6,6 +6,7 @@ afterwards is exact where a division for each stage is not.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,11 @@ from torch import Tensor
 
 from localsgd.collective.in_process import sum_members
 from localsgd.collective.seam import Collective, Pending
+
+# Renamed in torch 2.13, where the old name warns.
+_all_gather: Callable[..., dist.Work | None] = (
+    getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+)
 
 
 def _started(work: dist.Work | None, result: Tensor) -> Pending[Tensor]:
@@ -52,7 +58,7 @@ class ProcessGroup:
 
     def gather(self, x: Tensor) -> Pending[Tensor]:
         gathered = x.new_empty((1, self.members, x.shape[-1]))
-        work = dist.all_gather_into_tensor(
+        work = _all_gather(
             gathered.view(-1), x.contiguous().view(-1), group=self.group, async_op=True
         )
         return _started(work, gathered)
@@ -107,7 +113,7 @@ class Sliced:
 
         def finish() -> Tensor:
             total = x[:, 0]
-            gathered = dist.all_gather_into_tensor(
+            gathered = _all_gather(
                 total.view(-1), pending.wait().reshape(-1), group=self.inside.group, async_op=True
             )
             return _started(gathered, total).wait()
