@@ -133,13 +133,16 @@ def _serve(rank: int, processes: int, connection: Connection) -> None:
     while True:
         try:
             store, seconds, call = pickle.loads(connection.recv_bytes())
-        except EOFError:
+            connection.send_bytes(_result(rank, processes, store, seconds, call))
+        except (EOFError, BrokenPipeError, ConnectionResetError):  # nobody waits any more
             return
-        connection.send_bytes(_result(rank, processes, store, seconds, call))
 
 
 def _result(rank: int, processes: int, store: str, seconds: float, call: bytes) -> bytes:
+    """What the call gives. Its groups stay until the next one: others may still use them."""
     try:
+        if dist.is_initialized():
+            dist.destroy_process_group()
         function, arguments = pickle.loads(call)
         dist.init_process_group(
             "gloo",
@@ -148,10 +151,7 @@ def _result(rank: int, processes: int, store: str, seconds: float, call: bytes) 
             world_size=processes,
             timeout=timedelta(seconds=seconds),
         )
-        try:
-            torch.manual_seed(0)
-            return pickle.dumps(("", function(*arguments)))
-        finally:
-            dist.destroy_process_group()
+        torch.manual_seed(0)
+        return pickle.dumps(("", function(*arguments)))
     except BaseException:
         return pickle.dumps((traceback.format_exc(), None))
