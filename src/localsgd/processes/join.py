@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -16,7 +16,7 @@ from localsgd.processes.world import World, find_world
 
 
 @contextmanager
-def joined(device: str = "cpu", *, timeout_seconds: float = 1800.0) -> Iterator[World]:
+def joined(device: str = "cpu", *, timeout_seconds: float = 1800.0) -> Generator[World]:
     """Be one process of the run that the environment describes, or the only one.
 
     Inside, `torch.distributed` is initialised (gloo for CPU tensors, NCCL for CUDA ones), this

@@ -7,14 +7,13 @@ wrong, an exit status with a meaning, and no process left behind.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import signal
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
@@ -24,7 +23,10 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from localsgd.processes.failure import Failure, first_cause
 from localsgd.processes.last_words import LAUNCHER
 
-_GRACE_SECONDS = 10
+_DEFAULTS = {
+    "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "10",  # seconds between the signal and SIGKILL
+    "TORCH_CPP_LOG_LEVEL": "ERROR",  # the store warns with stack traces when a peer goes
+}
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -47,10 +49,13 @@ def launch(
         stop; otherwise 1. Where it is neither 0 nor a signal's, one line on stderr says why.
     """
     try:
-        with _quiet(), _signals_as_before(), tempfile.TemporaryDirectory("-localsgd") as folder:
-            agent = elastic_launch(_configuration(processes, folder), sys.executable)
-            with _environment({LAUNCHER: str(os.getpid())}, {"TORCH_CPP_LOG_LEVEL": "ERROR"}):
-                agent(*program, *command)
+        with (
+            _quiet(),
+            _signals_as_before(),
+            _environment({LAUNCHER: str(os.getpid())}, _DEFAULTS),
+            tempfile.TemporaryDirectory("-localsgd") as folder,
+        ):
+            elastic_launch(_configuration(processes, folder), sys.executable)(*program, *command)
     except SignalException as stopped:
         return 128 + stopped.sigval
     except KeyboardInterrupt:
@@ -64,20 +69,17 @@ def launch(
 
 
 def _configuration(processes: int, folder: str) -> LaunchConfig:
-    settings = {
-        "min_nodes": 1,
-        "max_nodes": 1,
-        "nproc_per_node": processes,
-        "run_id": uuid.uuid4().hex,
-        "rdzv_backend": "c10d",
-        "rdzv_endpoint": "localhost:0",
-        "local_addr": "localhost",
-        "max_restarts": 0,
-        "logs_specs": DefaultLogsSpecs(log_dir=folder),
-        "shutdown_timeout": _GRACE_SECONDS,  # not in every release
-    }
-    known = {field.name for field in dataclasses.fields(LaunchConfig)}
-    return LaunchConfig(**{name: value for name, value in settings.items() if name in known})
+    return LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="localhost",
+        max_restarts=0,
+        logs_specs=DefaultLogsSpecs(log_dir=folder),
+    )
 
 
 def _failure(rank: int, failure: ProcessFailure) -> Failure:
@@ -93,7 +95,7 @@ def _failure(rank: int, failure: ProcessFailure) -> Failure:
 
 
 @contextmanager
-def _environment(forced: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[None]:
+def _environment(forced: Mapping[str, str], wanted: Mapping[str, str]) -> Generator[None]:
     """Set variables for the children, `wanted` ones only where the user has not, and undo it."""
     before = dict(os.environ)
     os.environ.update({**wanted, **os.environ, **forced})
@@ -105,7 +107,7 @@ def _environment(forced: Mapping[str, str], wanted: Mapping[str, str]) -> Iterat
 
 
 @contextmanager
-def _signals_as_before() -> Iterator[None]:
+def _signals_as_before() -> Generator[None]:
     """The agent takes the signals and does not give them back."""
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
@@ -116,7 +118,7 @@ def _signals_as_before() -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet() -> Generator[None]:
     """Silence the agent's own account; `launch` says what a person needs."""
     loggers = [
         logging.getLogger(name)

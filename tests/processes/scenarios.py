@@ -1,0 +1,115 @@
+"""What the processes of the tests do; each function is the main program of one process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from localsgd.errors import PeerLost, UserError
+from localsgd.processes import Heartbeat, World, check_same, joined, launch, say_last_words
+
+LIMIT = 3.0
+
+
+def launcher(mode: str, folder: str) -> int:
+    child = Path(__file__).with_name("child.py")
+    return launch([mode, folder], 2, program=[str(child)])
+
+
+def join() -> None:
+    with joined() as world:
+        total = torch.ones(2)
+        dist.all_reduce(total)
+        print(world, total.tolist(), torch.get_num_threads())
+    print(dist.is_initialized())
+
+
+def same(*values: str) -> None:
+    with joined() as world:
+        check_same("topology", "8x2")
+        try:
+            check_same("configuration", values[world.rank])
+        except UserError as error:
+            print(error)
+
+
+def early_end() -> None:
+    """Rank 1 ends early and in good order, the others well after the limit."""
+
+    def body(world: World, heartbeat: Heartbeat) -> None:
+        _work(heartbeat, 0.5 if world.rank == 1 else 1.5 * LIMIT)
+
+    _run(body)
+
+
+def early_end_of_store() -> None:
+    """Rank 0, which holds the store, ends first."""
+
+    def body(world: World, heartbeat: Heartbeat) -> None:
+        _work(heartbeat, 0.2 if world.rank == 0 else 1.0)
+
+    _run(body)
+
+
+def lost_in_local_phase(rank: int, how: str) -> None:
+    """One rank is killed or stopped while all take local steps."""
+
+    def body(world: World, heartbeat: Heartbeat) -> None:
+        _work(heartbeat, 0.5)
+        if world.rank == rank:
+            os.kill(os.getpid(), signal.Signals[how])
+        _work(heartbeat, 60)
+
+    _run(body)
+
+
+def lost_in_collective(how: str) -> None:
+    """Rank 1 goes while the others wait for it in a collective."""
+
+    def body(world: World, heartbeat: Heartbeat) -> None:
+        _work(heartbeat, 0.5)
+        if world.rank == 1 and how == "loop":
+            while True:
+                pass
+        if world.rank == 1 and how == "raise":
+            raise ValueError("boom\nand more")
+        if world.rank == 1:
+            os.kill(os.getpid(), signal.Signals[how])
+        with heartbeat.waiting():
+            dist.all_reduce(torch.ones(3))
+
+    _run(body)
+
+
+def raises_in_local_phase() -> None:
+    def body(world: World, heartbeat: Heartbeat) -> None:
+        _work(heartbeat, 0.5)
+        if world.rank == 1:
+            raise ValueError("boom\nand more")
+        _work(heartbeat, 60)
+
+    _run(body)
+
+
+def _run(body: Callable[[World, Heartbeat], None]) -> None:
+    """As the command line does it."""
+    try:
+        with joined() as world, Heartbeat(world, LIMIT) as heartbeat:
+            body(world, heartbeat)
+    except PeerLost as error:
+        say_last_words(str(error))
+        sys.exit(3)
+
+
+def _work(heartbeat: Heartbeat, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.01)
+        heartbeat.beat()
