@@ -71,10 +71,10 @@ class OutputCurvature:
         def loss_of(z: Tensor) -> Tensor:
             return scalar(self.objective.loss(z, batch.y))
 
-        z, pull_back = vjp(outputs, self._chosen)
-        z = z.detach()
+        at = vjp(outputs, self._chosen)
+        z, pull_back = at[0].detach(), at[1]
         for row, vector in zip(products, vectors, strict=True):
-            _, tangent = jvp(outputs, (self._chosen,), (layout.named(vector),))
+            tangent = jvp(outputs, (self._chosen,), (layout.named(vector),))[1]
             (parts,) = pull_back(self._middle(loss_of, z, tangent, batch.samples))
             row.add_(layout.flat(parts), alpha=batch.samples)
         return loss_of(z)

@@ -47,6 +47,13 @@ class Linearised:
         )
 
 
+def _unchanged(saved: tuple[Tensor, int]) -> Tensor:
+    tensor, version = saved
+    if tensor._version != version:  # torch checks this itself only without hooks
+        raise RuntimeError("a tensor that is needed has been modified by an inplace operation")
+    return tensor
+
+
 @final
 class Hessian:
     """The Hessian [n, n] of an `Objective` at its weights, as an `Operator`.
@@ -122,12 +129,13 @@ class Hessian:
         names = self.objective.layout.names
         storages: dict[int, int] = {}
 
-        def weigh(saved: Tensor) -> Tensor:
+        def weigh(saved: Tensor) -> tuple[Tensor, int]:
             storage = saved.untyped_storage()
             storages[storage.data_ptr()] = storage.nbytes()
-            return saved.detach()  # the saved output itself would be a cycle that never goes
+            # The saved output itself would make a cycle, and the graph would never go.
+            return saved.detach(), saved._version
 
-        with torch.autograd.graph.saved_tensors_hooks(weigh, lambda saved: saved):
+        with torch.autograd.graph.saved_tensors_hooks(weigh, _unchanged):
             chosen = dict(zip(names, self._leaves, strict=True))
             loss = self.objective.batch_loss(chosen, batch.x, batch.y)
             gradients = torch.autograd.grad(

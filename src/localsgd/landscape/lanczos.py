@@ -157,7 +157,7 @@ class _Basis:
 
     def restart_if_full(self) -> None:
         """Keep the best Ritz vectors from both ends when the next block would not fit."""
-        if self.m == 0 or self.m + self.next.shape[0] <= self.rows.shape[0]:
+        if self._ritz is None or self.m + self.next.shape[0] <= self.rows.shape[0]:
             return
         values, vectors, wanted = self._ritz
         spare = self.rows.shape[0] - self.next.shape[0] - len(wanted)

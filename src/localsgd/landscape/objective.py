@@ -6,7 +6,7 @@ Letters: n chosen scalars.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
@@ -61,10 +61,10 @@ class Objective:
         group: ProcessGroup | None = None,
         samples_of: Callable[[Any, Any], int] = count_samples,
     ):
-        if getattr(loss, "reduction", "mean") != "mean":
+        if (reduction := getattr(loss, "reduction", "mean")) != "mean":
             raise UserError(
-                f"the loss has reduction={loss.reduction!r}, but batches are weighted by their "
-                "size; give the mean over a batch (reduction='mean')"
+                f"the loss has reduction={reduction!r}, but batches are weighted by their size; "
+                "give the mean over a batch (reduction='mean')"
             )
         self.model, self.loss, self.data = model, loss, data
         self.layout: Layout = choose(model, parameters)
@@ -103,7 +103,7 @@ class Objective:
         return scalar(self.loss(self.output(chosen, x), y))
 
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> Generator[None]:
         """Eval mode, and torch's complaints about the model as one line."""
         with evaluation_mode(self.model), one_line_errors(self.model):
             yield
@@ -182,7 +182,7 @@ HINTS = {
 
 
 @contextmanager
-def one_line_errors(model: nn.Module) -> Iterator[None]:
+def one_line_errors(model: nn.Module) -> Generator[None]:
     """Turn torch's complaints about a model's graph into one line."""
     try:
         yield

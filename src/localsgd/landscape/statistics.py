@@ -7,7 +7,7 @@ never written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -81,12 +81,12 @@ def estimated(
         return Statistics("estimated", base.buffers)
     sums = _moments(model, norms, base, data, weights or {}, group, samples_of)
     buffers = dict(base.buffers)
-    for prefix, module in norms:
+    for prefix, _ in norms:
         count, first, second = sums[prefix]
         mean = first / count
         var = (second / count - mean**2).clamp(min=0) * (count / (count - 1).clamp(min=1))
-        buffers[f"{prefix}running_mean"] = mean.to(module.running_mean.dtype)
-        buffers[f"{prefix}running_var"] = var.to(module.running_var.dtype)
+        for name, value in (("running_mean", mean), ("running_var", var)):
+            buffers[prefix + name] = value.to(base.buffers[prefix + name])
     return Statistics("estimated", buffers)
 
 
@@ -98,7 +98,7 @@ def batch_norms(model: nn.Module) -> Iterator[tuple[str, nn.modules.batchnorm._B
 
 
 @contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: nn.Module) -> Generator[None]:
     """Eval mode inside; every module's own mode is put back afterwards, whatever happens."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
@@ -121,12 +121,14 @@ def _moments(
     weights: Mapping[str, Tensor],
     group: ProcessGroup | None,
     samples_of: Callable[[Any, Any], int],
-) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
-    """For each layer: count, sum and sum of squares by channel, in float64, over all processes."""
+) -> dict[str, Tensor]:
+    """For each layer [3, channels]: count, sum, sum of squares; float64, over all processes."""
     rank, world = place(group)
     sums = {
-        prefix: torch.zeros(3, m.num_features, dtype=torch.float64, device=m.running_mean.device)
-        for prefix, m in norms
+        prefix: base.buffers[f"{prefix}running_mean"].new_zeros(
+            3, module.num_features, dtype=torch.float64
+        )
+        for prefix, module in norms
     }
 
     def watch(prefix: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
@@ -156,4 +158,4 @@ def _moments(
     parts = totals.split([sums[prefix].numel() for prefix, _ in norms])
     if float(totals[0]) == 0:
         raise UserError("the data for batch-norm statistics are empty; give at least one batch")
-    return {prefix: tuple(part.view(3, -1)) for (prefix, _), part in zip(norms, parts, strict=True)}
+    return {prefix: part.view(3, -1) for (prefix, _), part in zip(norms, parts, strict=True)}

@@ -1,0 +1,68 @@
+"""What all figures share: a canvas without global state, colours by model, saving whole files.
+
+matplotlib is imported when a figure is drawn, never before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from localsgd.errors import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, told apart by colour-blind readers and in grey.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("-", "--", ":", "-.")
+PANEL = (4.8, 3.4)
+
+
+def panels(count: int = 1) -> tuple[Figure, list[Axes]]:
+    """A figure of `count` panels in a row."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UserError(
+            "figures need matplotlib, which is not installed; pip install 'localsgd[cli]'"
+        ) from error
+    figure = Figure(figsize=(PANEL[0] * count, PANEL[1]), layout="constrained")
+    axes = figure.subplots(1, count, squeeze=False)[0]
+    for one in axes:
+        one.spines[["top", "right"]].set_visible(False)
+        one.grid(alpha=0.25, linewidth=0.5)
+    return figure, list(axes)
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Save in the format of the path's ending; the file appears whole."""
+    beside = path.with_name(f".{path.name}")
+    figure.savefig(beside, dpi=150, format=path.suffix.lstrip("."))
+    beside.replace(path)
+    return path
+
+
+def legend(axes: Axes) -> None:
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(frameon=False, fontsize=8)
+
+
+def place_of(names: Iterable[Any]) -> dict[Any, int]:
+    """Each distinct name's place, in order of appearance: its colour or dash."""
+    return {name: index for index, name in enumerate(dict.fromkeys(names))}
+
+
+def colour(index: int) -> str:
+    return COLOURS[index % len(COLOURS)]
+
+
+def dash(index: int) -> str:
+    return DASHES[index % len(DASHES)]
+
+
+def with_default(values: Iterable[float | None]) -> list[float]:
+    """None (a number that wasn't finite) as nan, which is drawn as a gap."""
+    return [float("nan") if value is None else value for value in values]

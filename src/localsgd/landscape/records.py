@@ -1,0 +1,51 @@
+"""Numbers as JSON lines: one record a line, files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from localsgd.errors import UserError
+
+
+def write_records(path: str | Path, records: Iterable[Mapping[str, Any]]) -> Path:
+    """Write records as JSON lines through a file beside it; numbers that aren't finite are null."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f"{path.name}.{os.getpid()}.part")
+    lines = [json.dumps(_finite(record), allow_nan=False) for record in records]
+    beside.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    beside.replace(path)
+    return path
+
+
+def read_records(path: str | Path) -> list[dict[str, Any]]:
+    """The records of a file of JSON lines."""
+    records = []
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot read records from {path}: {error.strerror}") from error
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UserError(f"line {number} of {path} is not JSON: {error.msg}") from error
+        if not isinstance(record, dict) or "kind" not in record:
+            raise UserError(f"line {number} of {path} is no record: it has no 'kind'")
+        records.append(record)
+    return records
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return value
