@@ -1,0 +1,112 @@
+"""What a plan will do, found by letting its rounds run dry: no worker, no tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from localsgd.run import Plan
+from localsgd.schedule import Position, Progress, rounds
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A round of the innermost level.
+
+    Args:
+        step: at which it starts.
+        local_steps: that it has room for before the budget ends.
+        depth: levels that agree after it; 0 where the budget cuts it short.
+        lengths: of the rounds at hand of all levels, innermost first.
+    """
+
+    step: int
+    local_steps: int
+    depth: int
+    lengths: tuple[int, ...]
+
+    @property
+    def end(self) -> int:
+        return self.step + self.local_steps
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Turns in a row for which the lengths of rounds stay the same."""
+
+    turns: tuple[Turn, ...]
+
+    @property
+    def first(self) -> int:
+        return self.turns[0].step
+
+    @property
+    def end(self) -> int:
+        """The step after its last one."""
+        return self.turns[-1].end
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return self.turns[0].lengths
+
+
+def progress_at(plan: Plan, step: int) -> Progress:
+    """What schedules see at `step`, as far as it is known before the run."""
+    rate = plan.learning_rate
+    return Progress(
+        step=step,
+        epoch=step / plan.steps_per_epoch,
+        share=step / plan.steps,
+        learning_rate=rate(step),
+        decayed=rate.decayed(step),
+    )
+
+
+def turns(plan: Plan) -> Iterator[Turn]:
+    """All rounds of the innermost level until the budget ends."""
+    position = Position.start(plan.topology.levels)
+    step = 0
+    for local_steps, depth, _ in rounds(
+        plan.schedules, lambda: progress_at(plan, step), position
+    ):
+        left = plan.steps - step
+        cut = local_steps > left
+        yield Turn(step, min(local_steps, left), 0 if cut else depth, tuple(position.lengths))
+        step += local_steps
+        if step >= plan.steps:
+            return
+
+
+def phases(plan: Plan) -> list[Phase]:
+    """The turns of a run, put together where the lengths of rounds do not change."""
+    found: list[list[Turn]] = []
+    for turn in turns(plan):
+        if not found or found[-1][0].lengths != turn.lengths:
+            found.append([])
+        found[-1].append(turn)
+    return [Phase(tuple(phase)) for phase in found]
+
+
+def agreements(plan: Plan, until: int | None = None) -> list[int]:
+    """How often each level will agree, innermost first; before step `until` where one is given.
+
+    A run ends with an agreement of all levels, which comes on top where its last round did not end
+    with one.
+    """
+    counts = [0] * plan.topology.levels
+    last = 0
+    for turn in turns(plan):
+        if until is not None and turn.end > until:
+            return counts
+        for level in range(turn.depth):
+            counts[level] += 1
+        last = turn.depth
+    if last < len(counts):
+        counts = [number + 1 for number in counts]
+    return counts
+
+
+def agreement_steps(plan: Plan, level: int) -> list[int]:
+    """The steps after which `level` agrees, the run's last agreement among them."""
+    found = [turn.end for turn in turns(plan) if turn.depth > level]
+    return found if found and found[-1] == plan.steps else [*found, plan.steps]

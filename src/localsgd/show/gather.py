@@ -1,0 +1,168 @@
+"""Runs put beside each other: the seeds of one configuration together, each with a name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from localsgd.methods import method
+from localsgd.record import Folder
+from localsgd.run import Run
+from localsgd.show.words import local_steps
+from localsgd.topology import Topology
+
+IN_TABLE = frozenset({"seed", "method", "topology", "workers", "local_steps"})
+"""Settings that have a place of their own, and stay out of names."""
+BY_METHOD = ("local_steps", "switch", "step_warmup", "step_warmup_shape")
+"""Settings that some methods do not read."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a run's folder holds.
+
+    Args:
+        folder: where.
+        run: its configuration.
+        rows: evaluations, oldest first.
+        summary: what came out; `None` while it has not ended.
+    """
+
+    folder: Folder
+    run: Run
+    rows: list[dict[str, Any]]
+    summary: dict[str, Any] | None
+
+    @staticmethod
+    def read(folder: Folder) -> Record:
+        return Record(folder, folder.run, folder.metrics(), folder.summary())
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The newest figures: the summary, or the last evaluation while there is none."""
+        return self.summary or (self.rows[-1] if self.rows else {})
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation of one figure over runs; no deviation for one run."""
+
+    mean: float
+    deviation: float | None
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Spread | None:
+        if not values:
+            return None
+        mean = sum(values) / len(values)
+        if len(values) == 1:
+            return Spread(mean, None)
+        squares = sum((value - mean) ** 2 for value in values)
+        return Spread(mean, math.sqrt(squares / (len(values) - 1)))
+
+
+@dataclass(frozen=True)
+class Point:
+    """One evaluation of the runs of a group.
+
+    Args:
+        epoch: passes over the training set.
+        bytes: handed over by a worker until then, by level.
+        accuracy: on test data.
+    """
+
+    epoch: float
+    bytes: tuple[float, ...]
+    accuracy: Spread
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in their seeds alone.
+
+    Args:
+        label: the method, and the settings in which it differs from the others beside it.
+        records: one for each run.
+    """
+
+    label: str
+    records: tuple[Record, ...]
+
+    @property
+    def run(self) -> Run:
+        return self.records[0].run
+
+    @property
+    def title(self) -> str:
+        """The label with H, for where no column has it."""
+        return f"{self.label}, H = {local_steps(self.run)}"
+
+    @property
+    def levels(self) -> int:
+        return Topology.parse(self.run.topology or 8).levels
+
+    def spread(self, figure: Callable[[dict[str, Any]], float | None]) -> Spread | None:
+        """Of a figure of the runs' newest results, where they have it."""
+        values = [figure(record.last) for record in self.records if record.last]
+        return Spread.of([value for value in values if value is not None])
+
+    @cached_property
+    def curve(self) -> list[Point]:
+        """Evaluations in order, over the runs that have reached them."""
+        rows: dict[int, list[dict[str, Any]]] = {}
+        for record in self.records:
+            for row in record.rows:
+                rows.setdefault(row["step"], []).append(row)
+        return [_point(rows[step]) for step in sorted(rows)]
+
+
+def _point(rows: list[dict[str, Any]]) -> Point:
+    accuracy = Spread.of([row["test_accuracy"] for row in rows])
+    assert accuracy is not None
+    levels = zip(*([entry["bytes"] for entry in row["ledger"]] for row in rows), strict=True)
+    return Point(rows[0]["epoch"], tuple(sum(level) / len(rows) for level in levels), accuracy)
+
+
+def groups(folders: Sequence[Folder]) -> list[Group]:
+    """The runs in `folders`, in their order, with all that differ in seeds alone together."""
+    found: dict[str, list[Record]] = {}
+    for folder in folders:
+        record = Record.read(folder)
+        key = msgspec.json.encode(_settings(record.run) | {"seed": 0}).decode()
+        found.setdefault(key, []).append(record)
+    settings = [_settings(records[0].run) for records in found.values()]
+    differing = [
+        name
+        for name in (settings[0] if settings else {})
+        if name not in IN_TABLE and len({repr(values[name]) for values in settings}) > 1
+    ]
+    return [
+        Group(_label(values, differing), tuple(records))
+        for values, records in zip(settings, found.values(), strict=True)
+    ]
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """What the run depends on: a setting that its method does not read is left open."""
+    values = msgspec.structs.asdict(run)
+    uses = method(run.method).uses
+    for name in BY_METHOD:
+        if name.removesuffix("_shape") not in uses:
+            values[name] = None
+    return values
+
+
+def _label(values: dict[str, Any], differing: Sequence[str]) -> str:
+    extras = [f"{name} {_plain(values[name])}" for name in differing if values[name] is not None]
+    return ", ".join([values["method"], *extras])
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return " ".join(map(_plain, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,125 @@
+"""What all pictures share: a canvas without a display, colours, marks, axes in people's units.
+
+matplotlib is imported when a picture is made, and no window system is ever asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from localsgd.units import size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Told apart by colour-blind people too (Okabe and Ito, 2008); without their yellow."""
+DASHES = ("-", "--", ":")
+MARKS = "os^Dv"
+
+_STYLE: dict[str, Any] = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4,
+    "savefig.dpi": 150,
+}
+
+
+def look(index: int) -> dict[str, Any]:
+    """Colour, dashes and marks of the curve of that index; of 105, no two are alike."""
+    return {
+        "color": COLOURS[index % len(COLOURS)],
+        "linestyle": DASHES[index // len(COLOURS) % len(DASHES)],
+        "marker": MARKS[index % len(MARKS)],
+    }
+
+
+@contextmanager
+def canvas(path: Path, width: float, height: float) -> Iterator[Figure]:
+    """A figure of that many inches, written to `path` at the end (PNG, or what its suffix says)."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        yield figure
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path)
+
+
+def bytes_axis(axes: Axes) -> None:
+    """A logarithmic axis of bytes, with at most about five labels."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(_bytes_locator(axes))
+    axes.xaxis.set_minor_locator(LogLocator(subs="all", numticks=100))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _round_size(value)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _bytes_locator(axes: Axes) -> Any:
+    from math import log10
+
+    from matplotlib.ticker import LogLocator
+
+    low, high = axes.get_xlim()
+    decades = log10(high / low) if low > 0 else 1.0
+    subs = (1.0, 2.0, 5.0) if decades < 1.7 else (1.0, 3.0) if decades < 2.5 else (1.0,)
+    return LogLocator(subs=subs, numticks=12)
+
+
+def _round_size(number: float) -> str:
+    return size(number).replace(".0 ", " ")
+
+
+def accuracy_axis(axes: Axes, low: float, high: float) -> None:
+    """Accuracies in % on a logarithmic scale of the error, so that 98 and 99 % lie apart.
+
+    Args:
+        axes: get it as y.
+        low: the least accuracy, a share of 1.
+        high: the highest.
+    """
+    import numpy as np
+
+    least = max(1e-4, (1 - high) * 0.7)
+    axes.set_yscale(
+        "function",
+        functions=(
+            lambda percent: -np.log10(np.maximum(least / 10, 1 - np.asarray(percent) / 100)),
+            lambda height: 100 * (1 - 10.0 ** -np.asarray(height)),
+        ),
+    )
+    top, bottom = 100 * (1 - least), 100 * (1 - min(1.0, (1 - low) * 1.15))
+    axes.set_ylim(max(0.0, bottom), top)
+    axes.set_yticks(_accuracy_ticks(max(0.0, bottom), top))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_locator(_no_ticks())
+
+
+def _accuracy_ticks(low: float, high: float) -> list[float]:
+    ladder = [0, 20, 40, 50, 60, 70, 80, 85, 90, 92, 94, 95, 96, 97, 98, 98.5, 99, 99.5, 99.8, 99.9]
+    inside = [tick for tick in ladder if low <= tick <= high]
+    if len(inside) >= 2:
+        return inside
+    return [round(low + (high - low) * part, 2) for part in (0.1, 0.5, 0.9)]
+
+
+def _no_ticks() -> Any:
+    from matplotlib.ticker import NullLocator
+
+    return NullLocator()

@@ -1,0 +1,117 @@
+"""One run in one picture: loss, accuracy, learning rate, and when levels agreed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from localsgd.record import Folder
+from localsgd.run import Plan
+from localsgd.show.forecast import agreement_steps
+from localsgd.show.gather import Record
+from localsgd.show.paper import COLOURS, accuracy_axis, canvas
+from localsgd.show.words import level_name, local_steps
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def run(folder: Folder, path: Path) -> None:
+    """Draws `folder`'s evaluations, and what its plan says of the learning rate and agreements.
+
+    The last panel has a mark for each agreement: how many local steps were taken since the one
+    before.
+    """
+    record = Record.read(folder)
+    with canvas(path, 8.5, 6.0) as figure:
+        panels = figure.subplots(2, 2, sharex=True)
+        _losses(panels[0, 0], record)
+        _accuracy(panels[0, 1], record)
+        plan = _plan(record)
+        if plan is not None:
+            done = record.last.get("steps", record.rows[-1]["step"])
+            _learning_rate(panels[1, 0], plan, done)
+            _agreements(panels[1, 1], plan, done)
+        for axes in panels[1]:
+            axes.set_xlabel("epochs")
+        made = record.run
+        figure.suptitle(
+            f"{made.method}, H = {local_steps(made)}: {made.task}, {made.model}, "
+            f"{made.workers} workers ({made.topology})",
+            fontsize=11,
+        )
+
+
+def _plan(record: Record) -> Plan | None:
+    """The run's plan. Its training samples follow from any evaluation: N = K B step / epoch."""
+    if not record.rows:
+        return None
+    row = record.rows[-1]
+    batch = (record.run.workers or 1) * (record.run.batch or 1)
+    return Plan(record.run, round(batch * row["step"] / row["epoch"]))
+
+
+def _losses(axes: Axes, record: Record) -> None:
+    epochs = [row["epoch"] for row in record.rows]
+    for name, colour, style in (("train", COLOURS[0], "o-"), ("test", COLOURS[1], "s--")):
+        losses = [row[f"{name}_loss"] for row in record.rows]
+        axes.plot(epochs, losses, style, color=colour, label=name)
+    axes.set_yscale("log")
+    axes.set_ylabel("loss")
+    axes.legend()
+
+
+def _accuracy(axes: Axes, record: Record) -> None:
+    if not record.rows:
+        return
+    epochs = [row["epoch"] for row in record.rows]
+    values = [row["test_accuracy"] for row in record.rows]
+    label = "agreed model"
+    axes.plot(epochs, [100 * value for value in values], "o-", color=COLOURS[0], label=label)
+    local = [(row["epoch"], row["local_accuracy"]) for row in record.rows if "local_accuracy" in row]
+    if local:
+        axes.plot(
+            [epoch for epoch, _ in local],
+            [100 * value for _, value in local],
+            "s--",
+            color=COLOURS[1],
+            label="mean of the workers' own",
+        )
+        axes.legend()
+        values += [value for _, value in local]
+    accuracy_axis(axes, min(values), max(values))
+    axes.set_ylabel("test accuracy (%)")
+
+
+def _learning_rate(axes: Axes, plan: Plan, done: int) -> None:
+    rate = plan.learning_rate
+    every = max(1, plan.steps // 2000)
+    steps = sorted({*range(0, done, every), *(d for d in rate.decays if d < done), max(0, done - 1)})
+    epochs = [step / plan.steps_per_epoch for step in steps]
+    axes.plot(epochs, [rate(step) for step in steps], color=COLOURS[2], drawstyle="steps-post")
+    axes.set_yscale("log")
+    axes.set_ylabel("learning rate")
+
+
+def _agreements(axes: Axes, plan: Plan, done: int) -> None:
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
+    levels = plan.topology.levels
+    for level in range(levels):
+        steps = [step for step in agreement_steps(plan, level) if step <= done]
+        gaps = [step - before for before, step in zip([0, *steps], steps, strict=False)]
+        axes.plot(
+            [step / plan.steps_per_epoch for step in steps],
+            gaps,
+            marker="|",
+            markersize=9,
+            linewidth=0.8,
+            color=COLOURS[level % len(COLOURS)],
+            drawstyle="steps-pre",
+            label=level_name(level, levels),
+        )
+    axes.set_yscale("log", base=2)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_ylabel("local steps between agreements")
+    axes.legend()

@@ -1,0 +1,149 @@
+"""What a run will do, before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from localsgd.run import Plan
+from localsgd.show.blocks import sparkline
+from localsgd.show.forecast import Phase, agreements, phases
+from localsgd.show.words import level_name
+from localsgd.units import count, plural, size
+
+WIDTH = 40
+"""Characters of a picture."""
+DOTS = 16
+"""Local steps of a round that are drawn one by one."""
+PHASES = 5
+"""Phases that are told apart; of more, those in the middle are left out."""
+
+
+def preview(
+    plan: Plan, *, row_bytes: int, processes: int, parameters: int | None = None
+) -> RenderableType:
+    """A picture of the run: who trains what, when they agree, what that costs, the learning rate.
+
+    Args:
+        plan: of a completed run.
+        row_bytes: that a worker hands over when its level agrees once.
+        processes: that host the workers.
+        parameters: of the model; what fits into the row, which is padded, where not given.
+    """
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column()
+    for name, value in _rows(plan, row_bytes, processes, parameters):
+        grid.add_row(name, value)
+    return Group(grid, Text())
+
+
+def _rows(
+    plan: Plan, row_bytes: int, processes: int, parameters: int | None
+) -> Iterator[tuple[str, RenderableType]]:
+    run = plan.run
+    scalar = 8 if run.precision == "float64" else 4
+    about = f"{count(parameters)}" if parameters else f"about {count(row_bytes // scalar)}"
+    yield "task", f"{run.task}: {count(plan.samples)} training samples"
+    yield "model", f"{run.model}: {about} parameters"
+    yield "workers", _workers(plan, processes)
+    yield "method", plan.method.title
+    yield (
+        "budget",
+        f"{run.epochs:g} epochs: {plural(plan.steps, 'step')} of "
+        f"{plan.topology.workers} x {run.batch} = {count(plan.batch)} samples",
+    )
+    yield "rounds", _rounds(plan)
+    yield "agreements", _traffic(plan, row_bytes)
+    yield "learning rate", _learning_rate(plan)
+
+
+def _workers(plan: Plan, processes: int) -> str:
+    topology = plan.topology
+    text = plural(topology.workers, "worker")
+    if topology.unequal:
+        text += f" in blocks of {', '.join(map(str, topology.unequal))}"
+    elif topology.levels > 1:
+        text += f" as {topology} ({topology.sizes[-1]} blocks"
+        text += " of " + " of ".join(map(str, reversed(topology.sizes[:-1]))) + ")"
+    return f"{text}, {topology.workers // processes} in each of {plural(processes, 'process', 'processes')}"
+
+
+def _rounds(plan: Plan) -> RenderableType:
+    found = phases(plan)
+    grid = Table.grid(padding=(0, 2))
+    for phase in _shown(found):
+        if phase is None:
+            grid.add_row("…", "", f"{len(found) - PHASES + 1} more phases")
+            continue
+        grid.add_row(_when(plan, phase), _lengths(phase), Text(draw(phase, WIDTH)))
+    return Group(grid, Text(_legend(plan), style="dim"))
+
+
+def _shown(found: list[Phase]) -> list[Phase | None]:
+    if len(found) <= PHASES:
+        return list(found)
+    first = PHASES - 2
+    return [*found[:first], None, found[-1]]
+
+
+def _when(plan: Plan, phase: Phase) -> str:
+    epochs = f"epoch {phase.first / plan.steps_per_epoch:.3g}"
+    return f"steps {count(phase.first)} to {count(phase.end - 1)} (from {epochs})"
+
+
+def _lengths(phase: Phase) -> str:
+    h, *outer = phase.lengths
+    if len(outer) > 1:
+        return f"H = {h}, then {', '.join(map(str, outer))}"
+    return f"H = {h}" + (f", H^b = {outer[0]}" if outer else "")
+
+
+def draw(phase: Phase, width: int) -> str:
+    """The first rounds of a phase that fit: `.1.1.1 …`; long rounds as `...(128 steps)1`."""
+    drawn = ""
+    for turn in phase.turns:
+        dots = "." * turn.local_steps
+        if turn.local_steps > DOTS:
+            dots = f"...({count(turn.local_steps)} steps)"
+        mark = dots + (str(turn.depth) if turn.depth else "")
+        if drawn and len(drawn) + len(mark) > width:
+            return drawn + " …"
+        drawn += mark
+    return drawn
+
+
+def _legend(plan: Plan) -> str:
+    levels = plan.topology.levels
+    if levels == 1:
+        return ". a local step   1 all workers agree"
+    names = [f"{level + 1} {level_name(level, levels)}" for level in range(levels)]
+    names[1:] = [f"{name} as well" for name in names[1:]]
+    return ". a local step   agree: " + "   ".join(names)
+
+
+def _traffic(plan: Plan, row_bytes: int) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    counts = agreements(plan)
+    total = 0
+    for level, number in enumerate(counts):
+        sent = number * row_bytes if plan.topology.sizes[level] > 1 else 0
+        total += sent
+        grid.add_row(level_name(level, len(counts)), count(number), f"{size(sent)} a worker")
+    everything = plan.steps * row_bytes
+    part = f"{100 * total / everything:.3g} % of the {size(everything)} of an agreement every step"
+    return Group(grid, Text(f"{size(row_bytes)} an agreement; {part}", style="dim"))
+
+
+def _learning_rate(plan: Plan) -> RenderableType:
+    rate = plan.learning_rate
+    words = f"{rate.peak:g}"
+    if rate.warmup_steps:
+        words = f"{rate.start:g} to {rate.peak:g} over {plural(rate.warmup_steps, 'step')}"
+    decays = [count(step) for step in rate.decays if step < plan.steps]
+    if decays:
+        words += f", x {rate.factor:g} at step {' and '.join(decays)}"
+    return Group(Text(sparkline(rate, plan.steps, WIDTH)), Text(words))

@@ -1,0 +1,89 @@
+"""Runs as strips of block characters: how good, against what a worker has sent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from localsgd.record import Folder
+from localsgd.show import gather
+from localsgd.show.blocks import block, shorten
+from localsgd.show.gather import Group
+from localsgd.units import percent, size
+
+LEAST_ERROR = 1e-4
+"""An accuracy of 1 counts as this far from it, so that its logarithm exists."""
+
+
+def text(folders: Sequence[Folder], width: int = 72) -> str:
+    """Test accuracy against bytes a worker has sent, for terminals: a strip for each method.
+
+    A strip starts at the first evaluation and ends with the run; its blocks grow with the accuracy,
+    on a logarithmic scale of the error. Bytes run logarithmically too. Empty where nothing was
+    sent and evaluated.
+    """
+    groups = [group for group in gather.groups(folders) if _points(group)]
+    if not groups:
+        return ""
+    names = [shorten(group.title, width // 3) for group in groups]
+    left = max(map(len, names)) + 2
+    strip = max(8, width - left - 8)
+    sent = [bytes_ for group in groups for bytes_, _ in _points(group)]
+    heights = [_height(accuracy) for group in groups for _, accuracy in _points(group)]
+    scale = _Scale(min(sent), max(sent), strip)
+    low, high = min(heights), max(heights)
+    lines = ["test accuracy against bytes that a worker sent"]
+    for name, group in zip(names, groups, strict=True):
+        drawn = _strip(_points(group), scale, low, high)
+        lines.append(f"{name:<{left}}{drawn:<{strip}} {percent(_points(group)[-1][1]):>7}")
+    lines += [" " * left + scale.axis(), _legend(low, high)]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _points(group: Group) -> list[tuple[float, float]]:
+    """(bytes over all levels, accuracy) of each evaluation after something was sent."""
+    points = [(sum(point.bytes), point.accuracy.mean) for point in group.curve]
+    return [point for point in points if point[0] > 0]
+
+
+def _height(accuracy: float) -> float:
+    return -math.log10(max(LEAST_ERROR, 1 - accuracy))
+
+
+class _Scale:
+    """Bytes to columns, logarithmically."""
+
+    def __init__(self, low: float, high: float, width: int) -> None:
+        self.low, self.width = math.log10(low), width
+        self.high = max(math.log10(high), self.low + 1e-9)
+
+    def column(self, bytes_: float) -> int:
+        part = (math.log10(bytes_) - self.low) / (self.high - self.low)
+        return min(self.width - 1, round(part * (self.width - 1)))
+
+    def axis(self) -> str:
+        """The first and last number of bytes, and what fits between them."""
+        drawn = ""
+        for column in range(self.width):
+            part = column / max(1, self.width - 1)
+            mark = "└" + size(10 ** (self.low + part * (self.high - self.low)))
+            if column == 0 or column >= len(drawn) + 8 and column + len(mark) <= self.width:
+                drawn = drawn.ljust(column) + mark
+        return drawn
+
+
+def _strip(points: list[tuple[float, float]], scale: _Scale, low: float, high: float) -> str:
+    columns = {scale.column(bytes_): accuracy for bytes_, accuracy in points}
+    drawn, now = "", None
+    for column in range(max(columns) + 1):
+        now = columns.get(column, now)
+        drawn += " " if now is None else block(_height(now), low, high)
+    return drawn
+
+
+def _legend(low: float, high: float) -> str:
+    marks = []
+    for index in (0, 3, 6, 7):
+        height = low + (high - low) * index / 8
+        marks.append(f"{block(height + 1e-9, low, high)} from {percent(1 - 10**-height)}")
+    return "   ".join(marks)

@@ -1,0 +1,264 @@
+"""Runs as tables: several beside each other, or one in detail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Group as Stack
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from localsgd import state
+from localsgd.record import Folder
+from localsgd.run import Run
+from localsgd.show import gather
+from localsgd.show.blocks import thin
+from localsgd.show.gather import Group, Record, Spread
+from localsgd.show.words import level_name, local_steps
+from localsgd.topology import Topology
+from localsgd.units import count, duration, percent, size
+
+EVALUATIONS = 12
+"""Evaluations of a run that are shown; of more, evenly spread ones."""
+
+Figure = Callable[[dict[str, Any]], float | None]
+Words = Callable[[float], str]
+
+
+def comparison(folders: Sequence[Folder]) -> Table:
+    """A row for each run: what it reached, and what that cost.
+
+    Runs that differ in their seeds alone share a row, with mean ± sample standard deviation.
+    Figures by level stand one below the other, innermost first.
+    """
+    found = gather.groups(folders)
+    table = Table(box=box.SIMPLE_HEAD, caption=_caption(found), caption_justify="left")
+    columns = list(_columns(found))
+    for name, right, _ in columns:
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for group in found:
+        table.add_row(*(cell(group) for _, _, cell in columns))
+    return table
+
+
+Column = tuple[str, bool, Callable[[Group], str]]
+
+
+def _columns(found: Sequence[Group]) -> Iterator[Column]:
+    """Title, whether it holds numbers, and the cell of a group."""
+    yield "method", False, lambda group: group.label + _unfinished(group)
+    if len({group.run.topology for group in found}) > 1:
+        yield "topology", False, lambda group: str(group.run.topology)
+    yield "H", False, lambda group: local_steps(group.run)
+    if any(len(group.records) > 1 for group in found):
+        yield "runs", True, lambda group: count(len(group.records))
+    yield "test\naccuracy", True, _cell("test_accuracy", _percent)
+    yield "best\nepoch", True, _cell("best_accuracy", _percent)
+    if any(group.spread(lambda last: last.get("local_accuracy")) for group in found):
+        yield "local\nmodels", True, _cell("local_accuracy", _percent)
+    yield "train\nloss", True, _cell("train_loss", lambda loss: f"{loss:.3f}")
+    yield "agree-\nments", True, _by_level(lambda last: last["agreements"], count)
+    yield "sent a\nworker", True, _by_level(_ledger("bytes"), size)
+    yield "time", True, _cell("seconds", duration)
+    yield "waited", True, _by_level(_ledger("seconds"), duration)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f}"
+
+
+def _cell(name: str, words: Words) -> Callable[[Group], str]:
+    return lambda group: _spread(group.spread(lambda last: last.get(name)), words)
+
+
+def _spread(spread: Spread | None, words: Words) -> str:
+    if spread is None:
+        return "–"
+    if spread.deviation is None:
+        return words(spread.mean)
+    return f"{words(spread.mean)} ± {words(spread.deviation)}"
+
+
+def _ledger(name: str) -> Callable[[dict[str, Any]], list[float]]:
+    return lambda last: [entry[name] for entry in last["ledger"]]
+
+
+def _by_level(
+    figures: Callable[[dict[str, Any]], list[float]], words: Words
+) -> Callable[[Group], str]:
+    def mean(group: Group, level: int) -> str:
+        spread = group.spread(lambda last: figures(last)[level])
+        return "–" if spread is None else words(spread.mean)
+
+    return lambda group: "\n".join(mean(group, level) for level in range(group.levels))
+
+
+def _unfinished(group: Group) -> str:
+    """Says so where a run of the group has not ended."""
+    epochs = [
+        record.last.get("epoch", 0.0) for record in group.records if record.summary is None
+    ]
+    if not epochs:
+        return ""
+    return f"\n(at epoch {min(epochs):.1f} of {group.run.epochs:g})"
+
+
+def _caption(found: Sequence[Group]) -> Text:
+    """What the figures are, and what all runs have in common."""
+    lines = [
+        "Accuracies in %, of the agreed model; local models: mean of the workers' own.",
+        "Bytes are those that a worker hands over, measured, before any ring or tree.",
+    ]
+    if any(group.levels > 1 for group in found):
+        lines.append("Where there are several levels, the innermost stands first.")
+    if any(len(group.records) > 1 for group in found):
+        lines.append("± is the standard deviation over runs with other seeds.")
+    return Text("\n".join(lines), style="dim")
+
+
+def run(folder: Folder) -> RenderableType:
+    """One run: what was asked for, where it is or what came out, evaluations, and traffic."""
+    record = Record.read(folder)
+    parts: list[RenderableType] = [_facts(record)]
+    if record.rows:
+        parts.append(_evaluations(record))
+    if record.last:
+        parts.append(_traffic(record))
+    return Stack(*parts)
+
+
+def _facts(record: Record) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in _configuration(record.run):
+        grid.add_row(name, value)
+    for name, value in _machine(record.folder):
+        grid.add_row(name, value)
+    for name, value in _result(record) if record.summary else _state(record):
+        grid.add_row(name, value)
+    return grid
+
+
+def _configuration(run: Run) -> Iterator[tuple[str, str]]:
+    subset = f", {count(run.train_samples)} training samples" if run.train_samples else ""
+    yield "task", f"{run.task}, {run.model}{subset}"
+    yield "method", f"{run.method}, H = {local_steps(run)}, switch {run.switch}"
+    yield "workers", f"{run.workers} ({run.topology}), batch {run.batch} each"
+    decays = ", ".join(f"{share:g}" for share in run.lr_decay_at)
+    yield (
+        "learning rate",
+        f"{run.lr:g} for {run.lr_batch} samples, scaling {run.lr_scaling}, warm-up "
+        f"{run.lr_warmup:.3g} epochs, x {run.lr_decay:g} at {decays} of the run",
+    )
+    momentum = f", momentum {run.momentum:g}{' (Nesterov)' if run.nesterov else ''}"
+    yield (
+        "optimizer",
+        f"{run.optimizer}{momentum if run.optimizer == 'sgd' else ''}, "
+        f"weight decay {run.weight_decay:g}",
+    )
+    yield "others", ", ".join(_others(run))
+
+
+def _others(run: Run) -> Iterator[str]:
+    yield f"seed {run.seed}"
+    yield run.precision
+    yield f"{run.reduction} reduction"
+    yield f"batch norm {run.batch_norm}"
+    yield from ["compiled"] if run.compile else []
+    yield from ["channels last"] if run.channels_last else []
+    yield from [f"starting from {run.init}"] if run.init else []
+
+
+def _machine(folder: Folder) -> Iterator[tuple[str, str]]:
+    found = folder.environment()
+    if found:
+        yield (
+            "machine",
+            f"{found.get('device_name')}, processes: {found.get('processes')}, "
+            f"torch {found.get('torch')}",
+        )
+
+
+def _result(record: Record) -> Iterator[tuple[str, str]]:
+    last = record.last
+    local = last["local_accuracy"]
+    best = f"best {percent(last['best_accuracy'], 2)} at epoch {last['best_epoch']:.1f}"
+    own = f"; local models {percent(local, 2)}" if local is not None else ""
+    yield "result", f"test accuracy {percent(last['test_accuracy'], 2)}; {best}{own}"
+    yield (
+        "time",
+        f"{duration(last['seconds'])} of training for {count(last['samples'])} samples "
+        f"({count(last['samples'] / max(last['seconds'], 1e-9))} a second)",
+    )
+
+
+def _state(record: Record) -> Iterator[tuple[str, str]]:
+    saved = state.checkpoints(record.folder.checkpoints)
+    last = record.rows[-1] if record.rows else None
+    yield (
+        "state",
+        f"not ended: evaluated up to step {count(last['step'])}, epoch {last['epoch']:.1f} of "
+        f"{record.run.epochs:g}"
+        if last
+        else "not ended: nothing evaluated yet",
+    )
+    if saved:
+        step = state.read_common(saved[-1])["step"]
+        command = f"localsgd resume {record.folder.path}"
+        yield "checkpoint", f"of step {count(step)}; go on with: {command}"
+    else:
+        yield "checkpoint", "none yet"
+
+
+def _evaluations(record: Record) -> Table:
+    rows = thin(record.rows, EVALUATIONS)
+    title = "evaluations of the agreed model"
+    if len(rows) < len(record.rows):
+        title += f" ({len(rows)} of {len(record.rows)})"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for name in ("epoch", "step", "train loss", "test loss", "test accuracy", "lr", "sent", "time"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(
+            f"{row['epoch']:.1f}",
+            count(row["step"]),
+            f"{row['train_loss']:.4f}",
+            f"{row['test_loss']:.4f}",
+            percent(row["test_accuracy"], 2),
+            f"{row['lr']:.3g}",
+            size(sum(entry["bytes"] for entry in row["ledger"])),
+            duration(row["seconds"]),
+        )
+    return table
+
+
+def ring_bytes(payload: float, members: int) -> float:
+    """What a worker sends where a ring of M members reduces `payload`: 2 (M - 1)/M of it
+    (Patarasuk and Yuan, 2009).
+    """
+    return 2 * (members - 1) / members * payload
+
+
+def _traffic(record: Record) -> Table:
+    topology = Topology.parse(record.run.topology or 8)
+    table = Table(title="traffic of a worker", title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("level")
+    for name in ("members", "agreements", "calls", "sent\n(measured)", "waited\n(measured)"):
+        table.add_column(name, justify="right")
+    table.add_column("by a ring\n(modelled)", justify="right", style="dim")
+    entries = zip(record.last["ledger"], record.last["agreements"], topology.sizes, strict=True)
+    for level, (entry, agreements, members) in enumerate(entries):
+        table.add_row(
+            level_name(level, topology.levels),
+            str(members),
+            count(agreements),
+            count(entry["calls"]),
+            size(entry["bytes"]),
+            duration(entry["seconds"]),
+            size(ring_bytes(entry["bytes"], members)),
+        )
+    return table

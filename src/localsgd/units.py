@@ -1,0 +1,61 @@
+"""Numbers for people: bytes, seconds, counts and shares with their units.
+
+>>> size(1_234_567), duration(200), count(24_066), percent(0.98333)
+('1.2 MB', '3 min 20 s', '24,066', '98.3 %')
+"""
+
+from __future__ import annotations
+
+import math
+
+_SIZES = ("kB", "MB", "GB", "TB", "PB")
+
+
+def size(number: float) -> str:
+    """A number of bytes, in powers of 1000: `96 B`, `1.2 MB`, `34 GB`."""
+    if number < 1000:
+        return f"{number:.0f} B"
+    for unit in _SIZES:
+        number /= 1000
+        if number < 999.5 or unit == _SIZES[-1]:
+            break
+    return f"{number:.1f} {unit}" if number < 99.95 else f"{number:,.0f} {unit}"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds, to two units at most: `12 ms`, `3.4 s`, `3 min 20 s`, `2 h 5 min`; `?` for `None`."""
+    if seconds is None or not math.isfinite(seconds):
+        return "?"
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms" if seconds > 0 else "0 s"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return _two(whole, 60, "min", "s")
+    minutes = round(seconds / 60)
+    if minutes < 24 * 60:
+        return _two(minutes, 60, "h", "min")
+    return _two(round(seconds / 3600), 24, "d", "h")
+
+
+def _two(number: int, per: int, large: str, small: str) -> str:
+    whole, rest = divmod(number, per)
+    return f"{whole} {large} {rest} {small}" if rest else f"{whole} {large}"
+
+
+def count(number: float) -> str:
+    """A whole number with its thousands apart: `24,066`."""
+    return f"{number:,.0f}"
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """A share of 1 as `98.3 %`; a dash for `None`."""
+    return "–" if share is None else f"{100 * share:.{digits}f} %"
+
+
+def plural(number: int, one: str, several: str | None = None) -> str:
+    """A count with its noun: `1 round`, `1,234 rounds`."""
+    return f"{count(number)} {one if number == 1 else several or one + 's'}"
