@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from localsgd.collective import Ledger
+from localsgd.collective.metered import Waiting
 from localsgd.errors import UserError
 from localsgd.level import Blocks, Level
 from localsgd.reduce import ExactMean, OrderedMean
@@ -119,8 +120,17 @@ class Assembly:
         return torch.autocast(self.workers.params.device.type, torch.bfloat16)
 
 
-def assemble(run: Run, task: Task, placement: Placement, device: torch.device) -> Assembly:
-    """Builds what trains `run`, which is completed, on `task` with the workers of `placement`."""
+def assemble(
+    run: Run,
+    task: Task,
+    placement: Placement,
+    device: torch.device,
+    waiting: Waiting = nullcontext,
+) -> Assembly:
+    """Builds what trains `run`, which is completed, on `task` with the workers of `placement`.
+
+    `waiting` makes a context for the time in which this process waits for others to agree.
+    """
     plan = Plan(run, task.train_size)
     model = _model(run, task, device)
     order = Order(plan.samples, plan.topology.workers, run.batch or 0, run.seed)
@@ -139,7 +149,7 @@ def assemble(run: Run, task: Task, placement: Placement, device: torch.device) -
     count = plan.topology.levels
     ledger = Ledger.of(count)
     reducers = [OrderedMean() if run.reduction == "ordered" else ExactMean() for _ in range(count)]
-    build = partial(build_levels, placement, reducers=reducers, ledger=ledger)
+    build = partial(build_levels, placement, reducers=reducers, ledger=ledger, waiting=waiting)
     levels = build(workers.params)
     gradients = build(workers.grads) if run.agree_on != "models" else []
     position = Position.start(count)

@@ -5,10 +5,11 @@ Only process 0 writes records; every process writes the checkpoints of its own w
 
 from __future__ import annotations
 
+import hashlib
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -17,12 +18,12 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from localsgd import state
 from localsgd.assemble import Assembly, assemble, pick_device
-from localsgd.errors import UserError
+from localsgd.collective.metered import Waiting
 from localsgd.evaluate import agreed_model, local_score, score
+from localsgd.processes.same import check_same
 from localsgd.record import Folder, environment
 from localsgd.run import Plan, Run
 from localsgd.tasks.task import Task
@@ -214,36 +215,44 @@ def barrier() -> None:
 def prepare(
     run: Run,
     task: Task,
-    folder: Folder | None,
+    path: Path,
     observer: Observer,
     *,
+    resuming: bool = False,
     local_rank: int = 0,
     timeout: timedelta | None = None,
-    path: Path | None = None,
+    waiting: Waiting = nullcontext,
     checkpoint_every: int = 1,
 ) -> Execution:
     """Assembles `run`, which is completed, on this process's share of the workers.
 
     Args:
-        folder: of a run to go on with; `None` makes a new one at `path`.
+        path: of the run's folder, which must be new unless the run is resumed.
+        resuming: goes on with the run in that folder.
+        local_rank: picks the GPU.
+        timeout: of the collectives.
+        waiting: a context around the time in which this process waits for others.
+        checkpoint_every: evaluations from one checkpoint to the next.
     """
     device = pick_device(run.device, local_rank)
     placement = place(Plan(run, task.train_size).topology, timeout)
-    assembly = assemble(run, task, placement, device)
-    if folder is None:
-        if path is None:
-            raise UserError("a run needs a folder for its records; give a path")
-        folder = Folder(path)
-        if placement.rank == 0:
-            processes = dist.get_world_size() if dist.is_initialized() else 1
-            Folder.create(path, run, environment(device, processes))
+    assembly = assemble(run, task, placement, device, waiting)
+    check_same("starting point", starting_point(assembly))
+    execution = Execution(assembly, Folder(path), observer, checkpoint_every)
+    if resuming:
+        execution.resume()
+    else:
+        if execution.leads:
+            Folder.create(path, run, environment(device, processes()))
         barrier()
-        return Execution(assembly, folder, observer, checkpoint_every)
-    execution = Execution(assembly, folder, observer, checkpoint_every)
-    execution.resume()
     return execution
 
 
-def starting_weights(assembly: Assembly) -> Tensor:
-    """Worker 0's row, as bytes: what must be equal on all processes before the first step."""
-    return assembly.workers.params[0].detach().cpu().view(torch.uint8)
+def starting_point(assembly: Assembly) -> bytes:
+    """What must be equal on all processes before the first step: worker 0's weights, the layout."""
+    weights = hashlib.sha256(assembly.workers.params[0].cpu().view(torch.uint8).numpy().data)
+    return assembly.workers.layout.fingerprint() + weights.digest()
+
+
+def processes() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1

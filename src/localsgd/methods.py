@@ -6,12 +6,11 @@ or outer optimizer is a file of its own.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from localsgd.errors import UserError
 from localsgd.schedule import Schedule, WarmupShape, every, post_local, warmup
+from localsgd.tasks.names import unknown
 
 
 @dataclass(frozen=True)
@@ -86,14 +85,5 @@ METHODS = {
 def method(name: str) -> Method:
     """The method of that name."""
     if name not in METHODS:
-        raise UserError(unknown("method", name, METHODS))
+        raise unknown("method", name, METHODS)
     return METHODS[name]
-
-
-def unknown(what: str, name: str, known: object) -> str:
-    """One line for a name that is not in `known`: the nearest ones, or all."""
-    names = [str(item) for item in known]  # type: ignore[attr-defined]
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    if near:
-        return f"unknown {what} {name!r}; did you mean {' or '.join(near)}?"
-    return f"unknown {what} {name!r}; there are {', '.join(names)}"

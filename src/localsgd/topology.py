@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -26,6 +27,7 @@ from localsgd.collective import (
     ProcessGroup,
     Sliced,
 )
+from localsgd.collective.metered import Waiting
 from localsgd.errors import UserError
 from localsgd.level import Blocks, Level
 from localsgd.outer import Outer
@@ -278,6 +280,7 @@ def build_levels(
     reducers: Sequence[Reducer] | None = None,
     outers: Sequence[Outer | None] | None = None,
     ledger: Ledger | None = None,
+    waiting: Waiting = nullcontext,
 ) -> list[Level | Blocks]:
     """The levels over `rows [w, n]` of the workers hosted here, innermost first.
 
@@ -286,13 +289,14 @@ def build_levels(
         rows: the models (or gradients) that agree.
         reducers, outers: one for each level; exact mean and plain averaging where not given.
         ledger: counts what crosses each level.
+        waiting: a context around all that may wait for other processes.
     """
     count = placement.topology.levels
 
     def make(level: int, place: Place, members: Tensor, **options: Tensor | None) -> Level:
         collective = place.collective
         if ledger is not None:
-            collective = Metered(collective, ledger.levels[level])
+            collective = Metered(collective, ledger.levels[level], waiting)
         return Level(
             members,
             collective,

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from torch import Tensor
 
 from localsgd.collective.seam import Collective, Pending, T
+
+Waiting: TypeAlias = Callable[[], AbstractContextManager[object]]
+"""Makes a context in which this process waits for others, and so is not to blame for being slow."""
 
 
 @dataclass
@@ -57,10 +62,17 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Metered:
-    """`inner`, with every call entered in `entry`."""
+    """`inner`, with every call entered in `entry`.
+
+    Args:
+        inner: does the work.
+        entry: counts it.
+        waiting: a context around everything that may wait for other processes.
+    """
 
     inner: Collective
     entry: Entry
+    waiting: Waiting = nullcontext
 
     @property
     def members(self) -> int:
@@ -86,6 +98,7 @@ class Metered:
     def _timed(self, action: Callable[[], T]) -> T:
         start = time.perf_counter()
         try:
-            return action()
+            with self.waiting():
+                return action()
         finally:
             self.entry.seconds += time.perf_counter() - start

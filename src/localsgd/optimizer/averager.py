@@ -13,7 +13,7 @@ from localsgd.collective import Ledger
 from localsgd.level import Blocks, Level, agree_and_share
 from localsgd.optimizer.amp import gradients_of
 from localsgd.optimizer.checks import SameBatch
-from localsgd.optimizer.ddp import Overlap, overlap_of
+from localsgd.optimizer.ddp import Overlap, overlap_of, quieten
 from localsgd.optimizer.gradients import packs_of
 from localsgd.optimizer.rows import Row
 from localsgd.optimizer.settings import Settings
@@ -55,7 +55,7 @@ class Averager:
         self.averaged = False
         self._overlap: Overlap | None = None
         if ddp is not None:
-            ddp.broadcast_buffers = False
+            quieten(ddp)
             if self._exact:
                 synchronised = {id(p) for row in rows for p in row.parameters}
                 padding = multiple if placement.topology.levels > 1 else 1

@@ -92,18 +92,29 @@ def average_bucket(overlap: Overlap, bucket: dist.GradBucket) -> Future[Tensor]:
         return overlap.start(bucket.buffer())
 
 
+def quieten(ddp: DistributedDataParallel) -> None:
+    """No buffer crosses, and no gradient before somebody switches that on."""
+    if ddp.static_graph:
+        raise UserError(
+            "DistributedDataParallel(static_graph=True) can't leave out its synchronisation in a "
+            "local phase; make it without static_graph"
+        )
+    ddp.broadcast_buffers = False
+    ddp.require_backward_grad_sync = False
+
+
 def overlap_of(ddp: DistributedDataParallel, parameters: set[int], multiple: int) -> Overlap | None:
     """Hooks into DDP's backward pass where that can serve one optimizer.
 
-    It can't where DDP reduces further tensors than the optimizer's (several optimizers on one
-    model), or with a static graph, whose first reduction waits for the hook's end.
+    It can't where DDP reduces further tensors than the optimizer's: several optimizers on one
+    model.
 
     Args:
         parameters: ids of the synchronised ones.
         multiple: of scalars, to which buckets are padded.
     """
     reduced = {id(p) for p in ddp.parameters() if p.requires_grad}
-    if reduced != parameters or ddp.static_graph:
+    if reduced != parameters:
         return None
     for hook, state in ddp._comm_hooks:
         if hook is average_bucket and isinstance(state, Overlap) and state.registered:

@@ -51,7 +51,7 @@ def first_cause(failures: Sequence[Failure]) -> Cause:
         words = dict.fromkeys(mistake.words for mistake in mistakes if mistake.words)
         return Cause(tuple(words), USER_ERROR_EXIT)
     first = min(failures, key=lambda failure: _distance(failure, failures))
-    if first.exit_code == PEER_LOST_EXIT and first.words:
+    if _noticed(first) and first.words:
         return Cause((first.words,), PEER_LOST_EXIT)
     return Cause((describe(first),), 1)
 
@@ -69,9 +69,14 @@ def describe(failure: Failure) -> str:
 
 def _distance(failure: Failure, failures: Sequence[Failure]) -> int:
     hung = any(failure.rank in other.ended for other in failures)
-    if failure.exit_code == -signal.SIGTERM or hung:
+    if hung or (failure.exit_code == -signal.SIGTERM and not failure.ended):
         return 2
-    return 1 if failure.exit_code == PEER_LOST_EXIT else 0
+    return 1 if _noticed(failure) else 0
+
+
+def _noticed(failure: Failure) -> bool:
+    """Whether it ended because another was lost, be it that the launcher was quicker."""
+    return failure.exit_code == PEER_LOST_EXIT or bool(failure.ended)
 
 
 def _signal_name(number: int) -> str:

@@ -13,7 +13,7 @@ from localsgd.tasks.entry import Entry, Source
 from localsgd.tasks.names import unknown
 from localsgd.tasks.task import Card, Defaults, Task
 
-__all__ = ["Card", "Defaults", "Row", "Task", "describe", "load", "models", "names"]
+__all__ = ["Card", "Defaults", "Row", "Task", "card", "describe", "load", "models", "names"]
 
 # A new task joins by a line here.
 _ENTRIES: dict[str, Entry] = {
@@ -40,6 +40,21 @@ def names() -> tuple[str, ...]:
     return tuple(_ENTRIES)
 
 
+def card(name: str) -> Card:
+    """What is known of a task before its data is read.
+
+    Raises:
+        UserError: no such task.
+    """
+    return _entry(name).card
+
+
+def _entry(name: str) -> Entry:
+    if name not in _ENTRIES:
+        raise unknown("task", name, _ENTRIES)
+    return _ENTRIES[name]
+
+
 def load(
     name: str,
     data_dir: Path | None = None,
@@ -57,9 +72,7 @@ def load(
     Raises:
         UserError: no such task; data that is missing and can't be had, or is damaged.
     """
-    if name not in _ENTRIES:
-        raise unknown("task", name, _ENTRIES)
-    return _ENTRIES[name].load(Source(data_dir, device, progress, augment))
+    return _entry(name).load(Source(data_dir, device, progress, augment))
 
 
 def describe(data_dir: Path | None = None) -> tuple[Row, ...]:

@@ -70,7 +70,8 @@ class Workers:
         count = len(self.ids)
         self.params = self.layout.rows(count, device)
         self.grads = self.layout.rows(count, device)
-        self.losses = torch.zeros(count, device=device)
+        self.loss_sums = torch.zeros(count, dtype=torch.float64, device=device)
+        self.loss_count = 0
         self.models = [model, *(copy.deepcopy(model) for _ in self.ids[1:])]
         self.buffers = _adopt_buffers(self.models)
         self.optimizers = [self._adopt(row, worker) for row, worker in enumerate(self.models)]
@@ -102,14 +103,13 @@ class Workers:
                 yield {"params": tensors, "weight_decay": weight_decay}
 
     def backward(self) -> None:
-        """Gradients of every worker on its batch of the current step, into `grads`; losses into
-        `losses`.
-        """
+        """Gradients of every worker on its batch of the current step, into `grads`."""
         self.grads.zero_()
         for row, (worker, model) in enumerate(zip(self.ids, self.models, strict=True)):
             loss = self._loss(model, worker, self.step)
             loss.backward()
-            self.losses[row] = loss.detach()
+            self.loss_sums[row] += loss.detach()
+        self.loss_count += 1
 
     def apply(self, learning_rate: float) -> None:
         """One step of every worker's inner optimizer; the local step is done."""
@@ -119,12 +119,20 @@ class Workers:
             optimizer.step()
         self.step += 1
 
+    def take_losses(self) -> tuple[Tensor, int]:
+        """Sums of the training losses `[w]` since the last call, and over how many steps."""
+        taken = self.loss_sums.clone(), self.loss_count
+        self.loss_sums.zero_()
+        self.loss_count = 0
+        return taken
+
     def state(self, row: int) -> dict[str, Any]:
         """What worker `ids[row]` must keep: its rows and its inner optimizer's state."""
         return {
             "params": self.params[row],
             "buffers": [rows[row] for _, rows in self.buffers],
             "inner": self.optimizers[row].state_dict(),
+            "loss": (self.loss_sums[row], self.loss_count),
         }
 
     def load(self, row: int, state: dict[str, Any]) -> None:
@@ -132,6 +140,7 @@ class Workers:
         for (_, rows), saved in zip(self.buffers, state["buffers"], strict=True):
             rows[row] = saved
         self.optimizers[row].load_state_dict(state["inner"])
+        self.loss_sums[row], self.loss_count = state["loss"]
 
 
 def _adopt_buffers(models: Sequence[nn.Module]) -> list[tuple[Layout, Tensor]]:

@@ -1,0 +1,44 @@
+# Everything on a fresh machine: python3 >= 3.11, make and pip are enough.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test lint types clean
+
+demo: $(VENV)/cli
+	$(BIN)/localsgd compare --task digits --methods mini-batch local post-local hierarchical \
+	  --topology 4x2 --local-steps 2 4 --epochs 20 --evaluate-every 2 --processes 2 \
+	  --out $(or $(OUT),runs/demo)
+
+test: $(VENV)/dev
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/dev
+	$(BIN)/pyrefly check
+
+$(VENV)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "localsgd needs Python 3.11 or newer; name one by make PYTHON=..."; exit 2; }
+	@echo "Making an environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV) || \
+	  { $(PYTHON) -m pip install --quiet --target $(VENV)/boot virtualenv && \
+	    PYTHONPATH=$(VENV)/boot $(PYTHON) -m virtualenv --quiet $(VENV); }
+	@touch $@
+
+$(VENV)/cli: $(VENV)/python pyproject.toml constraints.txt
+	@echo "Installing localsgd with its command line"
+	@$(INSTALL) -e '.[cli]'
+	@touch $@
+
+$(VENV)/dev: $(VENV)/python pyproject.toml constraints.txt
+	@echo "Installing localsgd with its tests and tools"
+	@$(INSTALL) -e '.[dev]'
+	@touch $@ $(VENV)/cli
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache

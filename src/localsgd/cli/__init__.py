@@ -1,0 +1,5 @@
+"""The command line: `localsgd run`, `compare`, `resume`, `show`, `tasks`."""
+
+from localsgd.cli.main import main
+
+__all__ = ["main"]

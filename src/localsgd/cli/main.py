@@ -1,0 +1,100 @@
+"""Reads the command line, calls the command, and turns errors into one line and an exit status."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import tyro
+
+from localsgd.cli.options import (
+    Command,
+    CompareCommand,
+    ResumeCommand,
+    RunCommand,
+    ShowCommand,
+    TasksCommand,
+)
+from localsgd.errors import PeerLost, UserError
+from localsgd.execute import Interrupted
+from localsgd.processes import PEER_LOST_EXIT, USER_ERROR_EXIT, say_last_words
+from localsgd.run import Run, from_json
+
+INTERRUPTED_EXIT = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status: 0, 2 for a user's mistake, 3 when a process was lost, 130 when interrupted."""
+    try:
+        return _call(_parse(list(sys.argv[1:] if arguments is None else arguments)))
+    except UserError as error:
+        say_last_words(f"localsgd: {error}")
+        return USER_ERROR_EXIT
+    except PeerLost as error:
+        say_last_words(f"localsgd: {error}")
+        return PEER_LOST_EXIT
+    except Interrupted as stopped:
+        say_last_words(f"localsgd: {stopped}")
+        return INTERRUPTED_EXIT
+    except KeyboardInterrupt:
+        say_last_words("localsgd: interrupted")
+        return INTERRUPTED_EXIT
+
+
+def _parse(arguments: list[str]) -> Command:
+    """The command; `--config FILE` gives the values from which the other settings start."""
+    config = _value_of("--config", arguments)
+    base = from_json(Path(config)) if config else Run()
+    commands = {"run": RunCommand(run=base), "compare": CompareCommand(run=base)}
+    chosen = commands.get(arguments[0]) if arguments else None
+    options = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
+    if chosen is None:
+        return tyro.cli(Command, args=arguments, prog="localsgd", config=options)  # type: ignore[call-overload]
+    command = tyro.cli(
+        type(chosen),
+        args=arguments[1:],
+        default=chosen,
+        prog=f"localsgd {arguments[0]}",
+        config=options,
+    )
+    return replace(command, run=_checked(command.run))
+
+
+def _checked(run: Run) -> Run:
+    """Refuses values outside their range, by name."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(run), Run)
+    except msgspec.ValidationError as error:
+        reason, _, place = str(error).partition(" - at `$.")
+        raise UserError(f"--{place.rstrip('`').replace('_', '-')}: {reason}") from None
+
+
+def _value_of(option: str, arguments: Sequence[str]) -> str | None:
+    for index, argument in enumerate(arguments):
+        if argument == option and index + 1 < len(arguments):
+            return arguments[index + 1]
+        if argument.startswith(option + "="):
+            return argument.partition("=")[2]
+    return None
+
+
+def _call(command: Command) -> int:
+    # Commands are imported when they are called: torch.distributed's launcher and figures are slow.
+    if isinstance(command, RunCommand | CompareCommand | ResumeCommand):
+        from localsgd.cli import training
+
+        if isinstance(command, RunCommand):
+            return training.run(command)
+        if isinstance(command, CompareCommand):
+            return training.compare(command)
+        return training.resume(command)
+    from localsgd.cli import showing
+
+    if isinstance(command, ShowCommand):
+        return showing.show(command)
+    if isinstance(command, TasksCommand):
+        return showing.list_all(command)
+    raise AssertionError(command)

@@ -1,0 +1,117 @@
+"""What the commands take.
+
+A `Run` says what is trained; the rest says where and how it is carried out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from tyro.conf import Positional, arg
+
+from localsgd.run import Run
+
+Settings = Annotated[Run, arg(name="")]
+
+
+@dataclass(frozen=True)
+class Hosting:
+    """Where the workers live and how the run is kept alive; no result depends on it."""
+
+    processes: int | None = None
+    """Processes to start on this machine; one where not given, and none under torchrun or srun."""
+    data_dir: Path | None = None
+    """Where the data lies; LOCALSGD_DATA, else the user's cache, where not given."""
+    checkpoint_every: int = 1
+    """Evaluations from one checkpoint to the next."""
+    heartbeat_seconds: float = 30.0
+    """The others stop within this time when a process dies or hangs."""
+    timeout_minutes: float = 120.0
+    """Limit of one collective; must outlast the slowest round."""
+    quiet: bool = False
+    """Print nothing but errors."""
+
+
+@dataclass(frozen=True)
+class RunCommand:
+    """Train one run; its records go into a folder of their own."""
+
+    run: Settings = field(default_factory=Run)
+    hosting: Annotated[Hosting, arg(name="")] = field(default_factory=Hosting)
+    config: Path | None = None
+    """A run as JSON, such as the run.json of another; settings beside it go on top."""
+    out: Path | None = None
+    """The new folder; runs/TASK-METHOD-TIME where not given."""
+
+
+@dataclass(frozen=True)
+class CompareCommand:
+    """Train several methods on equal terms; ends in a table and a picture.
+
+    Flat methods get all K workers in one level and H = the product of local_steps, hierarchical
+    ones the topology and local_steps as they are. The same command goes on where it was cut off.
+    """
+
+    run: Settings = field(default_factory=Run)
+    hosting: Annotated[Hosting, arg(name="")] = field(default_factory=Hosting)
+    methods: tuple[str, ...] = ("mini-batch", "local", "post-local")
+    """Which methods."""
+    seeds: tuple[int, ...] = ()
+    """A run for each; the run's own seed where not given."""
+    config: Path | None = None
+    """A run as JSON to start from."""
+    out: Path = Path("runs/compare")
+    """The folder of the runs' folders, the table and the picture."""
+
+
+@dataclass(frozen=True)
+class ResumeCommand:
+    """Go on with a run that was cut off, from its last checkpoint, to the same bits."""
+
+    folder: Positional[Path]
+    """The run's folder."""
+    hosting: Annotated[Hosting, arg(name="")] = field(default_factory=Hosting)
+
+
+@dataclass(frozen=True)
+class ShowCommand:
+    """Show runs: configuration, result, traffic. Several are compared."""
+
+    folders: Positional[tuple[Path, ...]]
+    """Folders of runs."""
+    figure: Path | None = None
+    """Draw a picture into this PNG, SVG or PDF file too."""
+
+
+@dataclass(frozen=True)
+class TasksCommand:
+    """List tasks, models and methods."""
+
+    data_dir: Path | None = None
+    """Where the data lies."""
+
+
+Command = (
+    Annotated[RunCommand, tyro.conf.subcommand("run")]
+    | Annotated[CompareCommand, tyro.conf.subcommand("compare")]
+    | Annotated[ResumeCommand, tyro.conf.subcommand("resume")]
+    | Annotated[ShowCommand, tyro.conf.subcommand("show")]
+    | Annotated[TasksCommand, tyro.conf.subcommand("tasks")]
+)
+
+
+def hosting_arguments(hosting: Hosting) -> list[str]:
+    """The arguments that give a process of the run the same hosting."""
+    arguments = [
+        f"--checkpoint-every={hosting.checkpoint_every}",
+        f"--heartbeat-seconds={hosting.heartbeat_seconds}",
+        f"--timeout-minutes={hosting.timeout_minutes}",
+    ]
+    if hosting.data_dir is not None:
+        arguments.append(f"--data-dir={hosting.data_dir.resolve()}")
+    if hosting.quiet:
+        arguments.append("--quiet")
+    return arguments

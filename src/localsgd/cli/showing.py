@@ -1,0 +1,57 @@
+"""`show` and `tasks`."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from localsgd import tasks
+from localsgd.cli.options import ShowCommand, TasksCommand
+from localsgd.errors import UserError
+from localsgd.methods import METHODS
+from localsgd.record import Folder
+from localsgd.show import figures, tables
+from localsgd.tasks import models
+
+
+def show(command: ShowCommand) -> int:
+    """One run in full, or several side by side."""
+    if not command.folders:
+        raise UserError("show needs the folder of a run; give one or more")
+    console = Console()
+    folders = [Folder.open(path) for path in command.folders]
+    if len(folders) == 1:
+        console.print(tables.run(folders[0]))
+    else:
+        console.print(tables.comparison(folders))
+        console.print(figures.text(folders))
+    if command.figure is not None:
+        if len(folders) == 1:
+            figures.run(folders[0], command.figure)
+        else:
+            figures.comparison(folders, command.figure)
+        console.print(f"Picture: {command.figure}")
+    return 0
+
+
+def list_all(command: TasksCommand) -> int:
+    """What can be trained, with which models, by which methods."""
+    console = Console()
+    table = Table(title="Tasks", title_justify="left")
+    for heading in ("task", "what", "train", "test", "model", "data"):
+        table.add_column(heading)
+    for row in tasks.describe(command.data_dir):
+        card = row.card
+        place = str(row.found) if row.found else f"not here: {card.source}"
+        sizes = f"{card.train_size:,}", f"{card.test_size:,}"
+        table.add_row(card.name, card.title, *sizes, card.default_model, place)
+    console.print(table)
+    table = Table(title="Methods", title_justify="left")
+    for heading in ("method", "what", "settings"):
+        table.add_column(heading)
+    for name, method in METHODS.items():
+        settings = " ".join("--" + setting.replace("_", "-") for setting in method.uses)
+        table.add_row(name, method.title, settings)
+    console.print(table)
+    console.print("Models: " + ", ".join(models.names()))
+    return 0

@@ -1,0 +1,260 @@
+"""`run`, `compare` and `resume`: carried out here, or handed to processes that carry them out."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+import torch.distributed as dist
+from rich.console import Console
+
+from localsgd import tasks
+from localsgd.assemble import pick_device
+from localsgd.cli.options import (
+    CompareCommand,
+    Hosting,
+    ResumeCommand,
+    RunCommand,
+    hosting_arguments,
+)
+from localsgd.errors import UserError
+from localsgd.execute import Execution, prepare
+from localsgd.methods import method
+from localsgd.processes import Heartbeat, World, check_same, find_world, is_launched, joined, launch
+from localsgd.record import Folder
+from localsgd.run import Run, to_json
+from localsgd.show import figures, tables
+from localsgd.show.live import Live
+from localsgd.show.preview import preview
+from localsgd.tasks.task import Task
+from localsgd.topology import Topology
+
+
+def run(command: RunCommand) -> int:
+    """Trains one run."""
+    completed = complete(command.run, command.hosting)
+    out = command.out or Path("runs") / f"{completed.task}-{completed.method}-{_now()}"
+    if find_world().rank == 0:
+        Folder.check_new(out)
+
+    def arguments(config: Path) -> list[str]:
+        return ["run", f"--config={config}", f"--out={out}"]
+
+    if starts_processes(command.hosting):
+        return _start(command.hosting, completed, arguments)
+    with _here(completed, command.hosting) as host:
+        host.train(completed, _same_on_all(out, command.out is None), resuming=False)
+    return 0
+
+
+def resume(command: ResumeCommand) -> int:
+    """Goes on with one run."""
+    folder = Folder.open(command.folder)
+    wanted = folder.run
+    if folder.summary() is not None:
+        raise UserError(f"{command.folder} has ended; see `localsgd show {command.folder}`")
+    if starts_processes(command.hosting):
+        return _start(command.hosting, wanted, lambda _: ["resume", str(command.folder)])
+    with _here(wanted, command.hosting) as host:
+        host.train(wanted, command.folder, resuming=True)
+    return 0
+
+
+def compare(command: CompareCommand) -> int:
+    """Trains several methods and seeds, those that have not ended yet, and shows them together."""
+    runs = compared(command)
+    if find_world().rank == 0:
+        _check_comparison(command.out, runs)
+    if starts_processes(command.hosting):
+
+        def arguments(config: Path) -> list[str]:
+            names = ["--methods", *command.methods]
+            seeds = ["--seeds", *map(str, command.seeds)] if command.seeds else []
+            return ["compare", f"--config={config}", f"--out={command.out}", *names, *seeds]
+
+        status = _start(command.hosting, command.run, arguments)
+    else:
+        with _here(next(iter(runs.values())), command.hosting) as host:
+            for name, wanted in runs.items():
+                host.train_unless_ended(wanted, command.out / name, title=name)
+        status = 0
+    if status == 0 and find_world().rank == 0 and not is_launched():
+        folders = [Folder(command.out / name) for name in runs]
+        report(command.out, folders, Console(quiet=command.hosting.quiet))
+    return status
+
+
+def complete(wanted: Run, hosting: Hosting) -> Run:
+    """The run with everything filled in; its data is read once, so that what is wrong shows now."""
+    return wanted.completed(tasks.card(wanted.task))
+
+
+def compared(command: CompareCommand) -> dict[str, Run]:
+    """The runs of a comparison by the names of their folders."""
+    wanted = command.run
+    topology = Topology.parse(wanted.topology or wanted.workers or 8)
+    given = wanted.local_steps or ((2,) * topology.levels if topology.levels > 1 else (8,))
+    runs = {}
+    for seed in command.seeds or (wanted.seed,):
+        for name in command.methods:
+            chosen = method(name)
+            flat = not chosen.several_levels
+            changed = msgspec.structs.replace(
+                wanted,
+                method=name,
+                seed=seed,
+                workers=None,
+                topology=str(topology.workers) if flat else str(topology),
+                local_steps=None if not chosen.uses else (math.prod(given),) if flat else given,
+            )
+            label = f"{name}-seed{seed}" if command.seeds else name
+            runs[label] = complete(changed, command.hosting)
+    if not runs:
+        raise UserError("a comparison of no methods shows nothing; give some by --methods")
+    return runs
+
+
+def starts_processes(hosting: Hosting) -> bool:
+    """Whether this process only starts others."""
+    if hosting.processes is None:
+        return False
+    if hosting.processes < 1:
+        raise UserError(f"--processes {hosting.processes} cannot be; give 1 or more")
+    if find_world().size > 1:
+        raise UserError(
+            "--processes is for a command on its own; torchrun and srun start their own"
+        )
+    return hosting.processes > 1
+
+
+def _start(hosting: Hosting, wanted: Run, arguments: Callable[[Path], Sequence[str]]) -> int:
+    with tempfile.TemporaryDirectory(prefix="localsgd-") as folder:
+        config = Path(folder) / "run.json"
+        config.write_bytes(to_json(wanted))
+        command = [*arguments(config), *hosting_arguments(hosting)]
+        return launch(command, hosting.processes or 1)
+
+
+@dataclass
+class Host:
+    """This process, ready to train its share of the workers of one run after another."""
+
+    world: World
+    hosting: Hosting
+    heartbeat: Heartbeat
+    task: Task
+    console: Console
+
+    @property
+    def loud(self) -> bool:
+        return self.world.rank == 0 and not self.hosting.quiet
+
+    def train(self, wanted: Run, path: Path, *, resuming: bool, title: str = "") -> None:
+        """Trains `wanted` to its end."""
+        check_same("configuration", _lines(wanted))
+        live = Live(self.console, quiet=not self.loud, title=title)
+        execution = prepare(
+            wanted,
+            self.task,
+            path,
+            Watched(live, self.heartbeat),
+            resuming=resuming,
+            local_rank=self.world.local_rank,
+            timeout=timedelta(minutes=self.hosting.timeout_minutes),
+            waiting=self.heartbeat.waiting,
+            checkpoint_every=self.hosting.checkpoint_every,
+        )
+        if self.loud:
+            self._say_plan(execution)
+        execution.train()
+        if self.loud and not title:
+            self.console.print(tables.run(execution.folder))
+            self.console.print(f"Records: {path}")
+
+    def train_unless_ended(self, wanted: Run, path: Path, title: str) -> None:
+        begun = (path / "run.json").is_file()
+        if not begun or Folder(path).summary() is None:
+            self.train(wanted, path, resuming=begun, title=title)
+
+    def _say_plan(self, execution: Execution) -> None:
+        assembly = execution.assembly
+        row_bytes = assembly.workers.params[0].nbytes
+        self.console.print(preview(assembly.plan, row_bytes=row_bytes, processes=self.world.size))
+
+
+class Watched:
+    """An observer whose steps are heartbeats too."""
+
+    def __init__(self, live: Live, heartbeat: Heartbeat) -> None:
+        self._live = live
+        self._heartbeat = heartbeat
+        self.started = live.started
+        self.evaluated = live.evaluated
+        self.finished = live.finished
+
+    def stepped(self, assembly) -> None:
+        self._heartbeat.beat()
+        self._live.stepped(assembly)
+
+    @contextmanager
+    def pausing(self, what: str) -> Generator[None]:
+        with self._heartbeat.waiting(), self._live.pausing(what):
+            yield
+
+
+@contextmanager
+def _here(wanted: Run, hosting: Hosting) -> Generator[Host]:
+    device = pick_device(wanted.device)
+    with (
+        joined(device.type, timeout_seconds=60 * hosting.timeout_minutes) as world,
+        Heartbeat(world, hosting.heartbeat_seconds) as heartbeat,
+    ):
+        task = tasks.load(
+            wanted.task, hosting.data_dir, device=pick_device(wanted.device, world.local_rank)
+        )
+        if wanted.train_samples is not None:
+            task = task.subset(wanted.train_samples)
+        yield Host(world, hosting, heartbeat, task, Console())
+
+
+def _lines(wanted: Run) -> str:
+    return "\n".join(f"{key}={value}" for key, value in msgspec.to_builtins(wanted).items())
+
+
+def _now() -> str:
+    return time.strftime("%Y%m%d-%H%M%S")
+
+
+def _same_on_all(out: Path, chosen_here: bool) -> Path:
+    """Rank 0's choice of a folder, where each process has chosen by its own clock."""
+    if not chosen_here or not dist.is_initialized():
+        return out
+    told = [str(out)]
+    dist.broadcast_object_list(told, src=0)
+    return Path(told[0])
+
+
+def _check_comparison(out: Path, runs: dict[str, Run]) -> None:
+    """Refuses to mix the runs of another comparison into this one."""
+    for name, wanted in runs.items():
+        path = out / name
+        if (path / "run.json").is_file() and Folder(path).run != wanted:
+            raise UserError(
+                f"{path} holds a run with other settings; give another folder with --out, "
+                "or the settings that it was begun with"
+            )
+
+
+def report(out: Path, folders: Sequence[Folder], console: Console) -> None:
+    """The table and the pictures of a comparison."""
+    console.print(tables.comparison(folders))
+    console.print(figures.text(folders))
+    figures.comparison(folders, out / "comparison.png")
+    console.print(f"Picture: {out / 'comparison.png'}")
