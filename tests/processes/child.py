@@ -1,12 +1,26 @@
-"""A child of the launcher: `child.py MODE FOLDER`. Imports the package only where it is used."""
+"""A child of the launcher: `child.py MODE FOLDER`. Imports torch only where it must, for time."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import sys
 import time
+import types
 from pathlib import Path
+
+
+def without_torch() -> None:
+    """Let modules be imported without the `__init__` of their packages, which need torch."""
+    spec = importlib.util.find_spec("localsgd")
+    assert spec is not None
+    assert spec.origin is not None
+    folder = Path(spec.origin).parent
+    for name, path in (("localsgd", folder), ("localsgd.processes", folder / "processes")):
+        sys.modules[name] = types.ModuleType(name)
+        sys.modules[name].__path__ = [str(path)]
+
 
 mode, folder = sys.argv[1], Path(sys.argv[2])
 rank = int(os.environ["RANK"])
@@ -27,16 +41,18 @@ elif mode == "interrupted":
         (folder / f"saved{rank}").touch()
         sys.exit(130)
 elif mode == "mistake":
-    from localsgd.processes import say_last_words
+    without_torch()
+    from localsgd.processes.last_words import say_last_words
 
     say_last_words("error: 5 workers can't be split into 2 processes")
     sys.exit(2)
-elif mode == "joined":
-    from localsgd.processes import joined
+elif mode == "orphaned":
+    without_torch()
+    from localsgd.processes.parent import end_with_parent
 
-    with joined():
-        (folder / f"ready{rank}").touch()
-        time.sleep(60)
+    end_with_parent()
+    (folder / f"ready{rank}").touch()
+    time.sleep(60)
 elif mode == "stopped":
     from localsgd.processes import Heartbeat, joined
 

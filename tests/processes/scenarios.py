@@ -44,7 +44,7 @@ def early_end() -> None:
     """Rank 1 ends early and in good order, the others well after the limit."""
 
     def body(world: World, heartbeat: Heartbeat) -> None:
-        _work(heartbeat, 0.5 if world.rank == 1 else 1.5 * LIMIT)
+        _work(heartbeat, 0.5 if world.rank == 1 else 1.3 * LIMIT)
 
     _run(body)
 

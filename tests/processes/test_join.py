@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+from conftest import free_port
+
+from localsgd.errors import UserError
+from localsgd.processes import World, joined
+from localsgd.processes.join import gpu_of, threads_of
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def test_alone_nothing_is_joined():
+    with joined() as world:
+        assert world == World(0, 1, 0, 1)
+
+
+def test_srun(zygote):
+    port = free_port()
+    job = {
+        "SLURM_NTASKS": "2",
+        "SLURM_JOB_ID": str(port - 15_000),
+        "SLURM_JOB_NODELIST": "localhost",
+        "SLURM_TASKS_PER_NODE": "2",
+        "SLURM_CPUS_PER_TASK": "3",
+    }
+    tasks = [{**job, "SLURM_PROCID": str(i), "SLURM_LOCALID": str(i)} for i in range(2)]
+    outcome = zygote.run("join", tasks)
+    assert outcome.statuses == [0, 0], outcome.err
+    for rank, out in enumerate(outcome.out):
+        assert out.startswith(f"World(rank={rank}, size=2, local_rank={rank}, local_size=2")
+        assert out.endswith(" [2.0, 2.0] 3\nFalse\n")
+
+
+def test_torchrun_with_threads_of_the_users_choice(zygote, torchrun):
+    outcome = zygote.run("join", torchrun(2))
+    assert [out.splitlines()[0].endswith("[2.0, 2.0] 1") for out in outcome.out] == [True, True]
+
+
+def test_shares_of_a_machine():
+    assert [threads_of(World(0, 8, 0, n), 6) for n in (1, 4, 8)] == [6, 1, 1]
+    assert gpu_of(World(5, 8, 1, 4), 4) == 1
+    assert gpu_of(World(5, 8, 1, 4, bound=True), 1) == 0
+    with pytest.raises(UserError, match="4 processes on this machine, but 1 GPUs"):
+        gpu_of(World(5, 8, 1, 4), 1)

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 30) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
+
+
+def ready(folder: Path) -> bool:
+    return len(list(folder.glob("ready*"))) == 2
+
+
+def pids(folder: Path) -> list[int]:
+    return [int(path.read_text()) for path in sorted(folder.glob("pid*"))]
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+@pytest.fixture
+def launch(zygote, tmp_path) -> Callable:
+    def launch(mode: str, meanwhile: Callable[[int], None] = lambda pid: None):
+        return zygote.run(
+            "launcher", [{}], mode, str(tmp_path), meanwhile=lambda pids, _: meanwhile(pids[0])
+        )
+
+    return launch
+
+
+def test_fine(launch, tmp_path):
+    outcome = launch("fine")
+    assert outcome.statuses == [0]
+    assert sorted(outcome.out[0].splitlines()) == ["rank 0 fine", "rank 1 fine"]
+    assert outcome.err == [""]
+
+
+def test_a_mistake_is_printed_once(launch):
+    outcome = launch("mistake")
+    assert outcome.statuses == [2]
+    assert outcome.err == ["error: 5 workers can't be split into 2 processes\n"]
+
+
+def test_a_killed_rank_ends_the_others_and_is_named(launch, tmp_path):
+    outcome = launch("killed")
+    assert outcome.statuses == [1]
+    pid = int((tmp_path / "pid1").read_text())
+    assert outcome.err == [f"rank 1 (pid {pid}) was killed by SIGKILL; was there enough memory?\n"]
+    assert all(map(is_gone, pids(tmp_path)))
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_reaches_all_and_lets_them_write(launch, tmp_path, number, status):
+    def interrupt(parent: int) -> None:
+        assert wait_for(lambda: ready(tmp_path))
+        os.kill(parent, number)
+
+    outcome = launch("interrupted", interrupt)
+    assert outcome.statuses == [status]
+    assert outcome.err == [""]
+    assert all(map(is_gone, pids(tmp_path)))
+    saved = sorted(path.name for path in tmp_path.glob("saved*"))
+    assert saved == (["saved0", "saved1"] if number == signal.SIGINT else [])
+
+
+def test_a_killed_parent_leaves_no_orphans(launch, tmp_path):
+    def kill(parent: int) -> None:
+        assert wait_for(lambda: ready(tmp_path))
+        os.kill(parent, signal.SIGKILL)
+
+    outcome = launch("orphaned", kill)
+    assert outcome.statuses == [-9]
+    assert wait_for(lambda: all(map(is_gone, pids(tmp_path))), 8)
+
+
+def test_a_stopped_rank_does_not_keep_the_launcher_waiting(launch, tmp_path):
+    outcome = launch("stopped")
+    assert outcome.statuses == [3]
+    pattern = r"rank 1 \(pid \d+ on \S+\) has not been heard of for \d s\n"
+    assert re.fullmatch(pattern, outcome.err[0])
+    assert all(map(is_gone, pids(tmp_path)))
