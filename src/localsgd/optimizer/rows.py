@@ -27,16 +27,21 @@ class Row:
         layout: where each lies.
         values: `[n]`, the memory of all of them.
         parameters: in the order of the layout's slots.
+        homes: the modules' own dictionaries in which they are found, and their names there.
     """
 
     layout: Layout
     values: Tensor
     parameters: tuple[nn.Parameter, ...]
+    homes: tuple[tuple[dict[str, nn.Parameter | None], str], ...]
 
     def check_in_place(self) -> None:
-        """Refuses where a parameter has left the row (`model.to()`, `model.half()`, `p.data =`)."""
+        """Refuses where a parameter has left the row (`model.to()`, `model.half()`, `p.data =`) or
+        the model (`load_state_dict(assign=True)`).
+        """
         base, size = self.values.data_ptr(), self.values.element_size()
-        for slot, parameter in zip(self.layout.slots, self.parameters, strict=True):
+        placed = zip(self.layout.slots, self.parameters, self.homes, strict=True)
+        for slot, parameter, (home, key) in placed:
             moved = parameter.numel() and parameter.data_ptr() != base + slot.offset * size
             if moved or parameter.dtype != self.values.dtype:
                 raise UserError(
@@ -44,6 +49,12 @@ class Row:
                     "(model.to(), .half() or p.data = ...), so that it can't be synchronised; "
                     "move or convert the model before LocalSGD is made, and copy_() into tensors "
                     "afterwards"
+                )
+            if home[key] is not parameter:
+                raise UserError(
+                    f"the model has another tensor for {slot.name} than when LocalSGD was made "
+                    "(load_state_dict(assign=True), or an assignment), so that no optimizer steps "
+                    "it; load without assign, or make optimizer and LocalSGD anew"
                 )
 
 
@@ -62,8 +73,14 @@ def rows_of(model: nn.Module, inner: Optimizer, multiple: int) -> tuple[Row, ...
         layout = Layout.of(((name, p.data) for name, p in chosen), multiple=multiple)
         values = layout.rows(1, kind[1])[0]
         adopt(layout, values, chosen)
-        rows.append(Row(layout, values, tuple(p for _, p in chosen)))
+        parameters = tuple(p for _, p in chosen)
+        rows.append(Row(layout, values, parameters, tuple(_home(model, n) for n, _ in chosen)))
     return tuple(rows)
+
+
+def _home(model: nn.Module, name: str) -> tuple[dict[str, nn.Parameter | None], str]:
+    prefix, _, key = name.rpartition(".")
+    return model.get_submodule(prefix)._parameters, key
 
 
 def frozen_of(inner: Optimizer) -> list[Tensor]:

@@ -1,0 +1,262 @@
+"""One worker: LocalSGD is the inner optimizer, and all that an Optimizer can do."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import localsgd
+from localsgd import LocalSGD, UserError
+from tests.optimizer.reference import assert_bits, loss_of, nesterov, net, values
+
+
+def plain(steps: int, make: Any = nesterov) -> nn.Module:
+    model = net()
+    optimizer = make(model)
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss_of(model, 0, step).backward()
+        optimizer.step()
+    return model
+
+
+def go(model: nn.Module, optimizer: LocalSGD, first: int, last: int) -> None:
+    for step in range(first, last):
+        optimizer.zero_grad()
+        loss_of(model, 0, step).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {"local_steps": 1},
+        {"local_steps": 4},
+        {"local_steps": localsgd.post_local(3, after=4)},
+        {"local_steps": [2, 3], "topology": localsgd.Topology((1, 1))},
+        {"local_steps": 3, "agree_on": "gradients"},
+    ],
+    ids=str,
+)
+def test_one_worker_takes_the_inner_optimizer_s_steps(keywords: dict[str, Any]) -> None:
+    model = net()
+    optimizer = LocalSGD(nesterov(model), model, **keywords)
+    go(model, optimizer, 0, 10)
+    with optimizer.agreed_model() as agreed:
+        assert agreed is model
+        assert_bits(values(model), values(plain(10)))
+    optimizer.finish()
+    assert_bits(values(model), values(plain(10)))
+    assert optimizer.ledger.bytes == 0
+
+
+def test_groups_state_and_defaults_are_the_inner_optimizer_s() -> None:
+    model = net()
+    inner = torch.optim.SGD(
+        [{"params": model[0].parameters(), "lr": 0.5}, {"params": model[1:].parameters()}],
+        lr=0.1,
+        momentum=0.9,
+    )
+    optimizer = LocalSGD(inner, model, local_steps=2)
+    assert isinstance(optimizer, torch.optim.Optimizer)
+    assert optimizer.defaults is inner.defaults
+    go(model, optimizer, 0, 3)
+    assert optimizer.state is inner.state
+    assert optimizer.state[model[0].weight]["momentum_buffer"].any()
+    inner.load_state_dict(inner.state_dict())  # puts new lists in place of the old
+    assert optimizer.param_groups is inner.param_groups
+    optimizer.param_groups[0]["lr"] = 0.0
+    before = model[0].weight.clone()
+    optimizer.step()
+    assert torch.equal(model[0].weight, before)
+    assert "lr: 0.0" in repr(optimizer)
+
+
+def test_learning_rate_schedulers_act_and_count() -> None:
+    model, other = net(), net()
+    optimizer, alone = LocalSGD(nesterov(model), model, local_steps=3), nesterov(other)
+    schedulers = [
+        torch.optim.lr_scheduler.OneCycleLR(o, max_lr=0.3, total_steps=8)
+        for o in (optimizer, alone)
+    ]
+    for step in range(7):
+        for m, o, s in zip((model, other), (optimizer, alone), schedulers, strict=True):
+            o.zero_grad()
+            loss_of(m, 0, step).backward()
+            o.step()
+            s.step()
+    assert schedulers[0].get_last_lr() == schedulers[1].get_last_lr() != [0.1]
+    assert_bits(values(model), values(other))
+
+
+def test_hooks_are_called_once_a_step() -> None:
+    model = net()
+    optimizer = LocalSGD(nesterov(model), model, local_steps=3)
+    called: list[str] = []
+    optimizer.register_step_pre_hook(lambda *_: called.append("before"))
+    handle = optimizer.register_step_post_hook(lambda *_: called.append("after"))
+    go(model, optimizer, 0, 2)
+    handle.remove()
+    go(model, optimizer, 2, 3)
+    assert called == ["before", "after", "before", "after", "before"]
+
+
+def test_state_dict_hooks_are_called() -> None:
+    model = net()
+    optimizer = LocalSGD(nesterov(model), model, local_steps=3)
+    called: list[str] = []
+    optimizer.register_state_dict_pre_hook(lambda _: called.append("save"))
+    optimizer.register_state_dict_post_hook(lambda _, state: {**state, "mine": 1})
+    optimizer.register_load_state_dict_pre_hook(lambda _, state: called.append(str(state["mine"])))
+    optimizer.register_load_state_dict_post_hook(lambda _: called.append("loaded"))
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert called == ["save", "1", "loaded"]
+
+
+def test_closures() -> None:
+    model, other = net(), net()
+    make = torch.optim.LBFGS
+    pairs = [
+        (model, LocalSGD(make(model.parameters()), model, local_steps=2)),
+        (other, make(other.parameters())),
+    ]
+    losses = []
+    for m, optimizer in pairs:
+
+        def closure(m: nn.Module = m, optimizer: Any = optimizer) -> Tensor:
+            optimizer.zero_grad()
+            loss = loss_of(m, 0, 0)
+            loss.backward()
+            return loss
+
+        losses.append([optimizer.step(closure).item() for _ in range(2)])
+    assert losses[0] == losses[1]
+    assert_bits(values(model), values(other))
+
+
+def test_zero_grad_is_the_inner_optimizer_s() -> None:
+    model = net()
+    optimizer = LocalSGD(nesterov(model), model, local_steps=1)
+    go(model, optimizer, 0, 1)
+    gradient = model[0].weight.grad
+    optimizer.zero_grad(set_to_none=False)
+    assert model[0].weight.grad is gradient
+    assert not gradient.any()
+    optimizer.zero_grad()
+    assert model[0].weight.grad is None
+
+
+def test_a_deep_copy_has_rows_of_its_own() -> None:
+    model = net()
+    optimizer = LocalSGD(nesterov(model), model, local_steps=3)
+    go(model, optimizer, 0, 4)
+    twin, copied = copy.deepcopy((model, optimizer))
+    assert copied.model is twin
+    assert copied.steps == 4
+    assert copied.param_groups[0]["params"][0] is twin[0].weight
+    before = values(model)
+    go(twin, copied, 4, 9)
+    assert_bits(values(model), before)
+    go(model, optimizer, 4, 9)
+    assert_bits(values(twin), values(model))
+    assert_bits(values(model), values(plain(9)))
+
+
+def test_state_goes_through_a_file(tmp_path: Any) -> None:
+    model = net()
+    optimizer = LocalSGD(nesterov(model), model, local_steps=3)
+    go(model, optimizer, 0, 4)
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "x")
+    saved = torch.load(tmp_path / "x", weights_only=True)
+    other = net()
+    resumed = LocalSGD(nesterov(other), other, local_steps=3)
+    other.load_state_dict(saved["model"])
+    resumed.load_state_dict(saved["optimizer"])
+    assert resumed.steps == 4
+    go(other, resumed, 4, 9)
+    assert_bits(values(other), values(plain(9)))
+    assert resumed.state_dict()["local_sgd"]["position"]["left"] == [3]
+
+
+def test_a_plain_state_is_refused() -> None:
+    model = net()
+    optimizer = LocalSGD(nesterov(model), model, local_steps=3)
+    with pytest.raises(UserError, match=r"load it with optimizer\.inner\.load_state_dict"):
+        optimizer.load_state_dict(nesterov(net()).state_dict())
+    optimizer.inner.load_state_dict(nesterov(net()).state_dict())
+
+
+def test_a_state_of_other_levels_is_refused() -> None:
+    models = [net(), net()]
+    flat = LocalSGD(nesterov(models[0]), models[0], local_steps=3)
+    nested = LocalSGD(nesterov(models[1]), models[1], local_steps=[3, 1], topology="1x1")
+    with pytest.raises(UserError, match="saved with topology 1x1, and this LocalSGD has 1;"):
+        flat.load_state_dict(nested.state_dict())
+
+
+def test_it_cannot_be_pickled() -> None:
+    model = net()
+    with pytest.raises(TypeError, match=r"save its state_dict\(\)"):
+        pickle.dumps(LocalSGD(nesterov(model), model, local_steps=1))
+
+
+def test_groups_added_later() -> None:
+    model = net()
+    optimizer = LocalSGD(nesterov(model), model, local_steps=2)
+    with pytest.raises(UserError, match="fixed when it is made"):
+        optimizer.add_param_group({"params": nn.Linear(1, 1).parameters()})
+    frozen = nn.Parameter(torch.zeros(2), requires_grad=False)
+    optimizer.add_param_group({"params": frozen, "lr": 0.3})
+    assert optimizer.param_groups[1]["lr"] == 0.3
+    frozen.requires_grad_()
+    optimizer.step()
+    with pytest.raises(UserError, match="trains now"):
+        optimizer.step()
+
+
+def test_no_step_inside_the_agreed_model() -> None:
+    model = net()
+    optimizer = LocalSGD(nesterov(model), model, local_steps=2)
+    with (
+        optimizer.agreed_model(),
+        optimizer.agreed_model(),
+        pytest.raises(UserError, match="leave"),
+    ):
+        optimizer.step()
+    go(model, optimizer, 0, 1)
+
+
+def test_a_gradient_scaler_skips_and_counts() -> None:
+    model = net().float()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = LocalSGD(inner, model, local_steps=3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    scaled, alone = copy.deepcopy(model), torch.amp.GradScaler("cpu", init_scale=16.0)
+    other = torch.optim.SGD(scaled.parameters(), lr=0.1)
+    for step in range(4):
+        for m, o, s in ((model, optimizer, scaler), (scaled, other, alone)):
+            o.zero_grad()
+            x = torch.full((2, 3), torch.inf if step == 1 else 1.0 + step)
+            s.scale(m[3](m[2](m[0](x))).sum()).backward()
+            s.step(o)
+            s.update()
+    assert optimizer.steps == 4
+    assert scaler.get_scale() == alone.get_scale() == 8.0
+    assert_bits(values(model), values(scaled))
+
+
+def test_a_scaler_whose_user_unscales_and_clips() -> None:
+    model = nn.Linear(2, 1, bias=False)
+    optimizer = LocalSGD(torch.optim.SGD(model.parameters(), lr=1.0), model, local_steps=1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    before = model.weight.detach().clone()
+    scaler.scale(model(torch.tensor([[3.0, 4.0]])).sum()).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    torch.testing.assert_close(before - model.weight.detach(), torch.tensor([[0.6, 0.8]]))

@@ -1,0 +1,103 @@
+"""What is asked for, checked before any process talks."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+import localsgd
+from localsgd import UserError
+from localsgd.optimizer.settings import Settings, settings_of
+from localsgd.reduce import ExactMean
+
+
+def settings(processes: int = 4, **keywords: Any) -> Settings:
+    given: dict[str, Any] = {
+        "local_steps": 1,
+        "topology": None,
+        "agree_on": "auto",
+        "reducers": None,
+        "outers": None,
+    }
+    return settings_of(processes, **{**given, **keywords})
+
+
+def test_the_plain_case() -> None:
+    found = settings(local_steps=4)
+    assert found.topology == localsgd.Topology((4,))
+    assert found.schedules == (localsgd.every(4),)
+    assert found.reducers == (ExactMean(),)
+    assert found.outers == (None,)
+    assert found.exact == 1
+
+
+def test_levels_run_from_the_innermost_outwards() -> None:
+    found = settings(local_steps=[2, localsgd.warmup(8, 4)], topology="2x2")
+    assert found.schedules == (localsgd.every(2), localsgd.warmup(8, 4))
+
+
+class Lossy(ExactMean):
+    linear = False
+
+
+momentum = localsgd.outer.block_momentum(0.5)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "exact"),
+    [
+        ({"agree_on": "models"}, 0),
+        ({"agree_on": "gradients"}, 1),
+        ({"outers": [momentum]}, 0),
+        ({"reducers": [Lossy()]}, 0),
+        ({"reducers": [localsgd.OrderedMean()]}, 1),
+        ({"local_steps": [1, 4], "topology": "2x2", "outers": [None, momentum]}, 1),
+        ({"local_steps": [1, 4], "topology": "2x2", "reducers": [Lossy(), None]}, 0),
+        (
+            {
+                "local_steps": [1, 4],
+                "topology": "2x2",
+                "outers": [None, momentum],
+                "agree_on": "gradients",
+            },
+            1,
+        ),
+        ({"local_steps": 4, "outers": [momentum], "agree_on": "gradients"}, 0),
+    ],
+)
+def test_levels_that_may_average_gradients(keywords: dict[str, Any], exact: int) -> None:
+    assert settings(**keywords).exact == exact
+
+
+@pytest.mark.parametrize(
+    ("keywords", "reason"),
+    [
+        ({"local_steps": 0}, "local_steps = 0 is no number of steps"),
+        ({"topology": "2x2"}, "local_steps has one number or schedule for the 2 levels"),
+        ({"local_steps": [1, 2]}, "local_steps has 2 schedules for the 1 levels"),
+        ({"topology": 8}, "topology 8 has 8 workers, and there are 4 processes"),
+        ({"topology": "4by2"}, "is not understood"),
+        ({"agree_on": "weights"}, "agree_on='weights' is unknown"),
+        ({"outers": []}, "outers has 0 entries for the 1 levels"),
+        ({"outers": [momentum], "agree_on": "gradients"}, "needs the exact mean and plain"),
+        ({"reducers": [Lossy()], "agree_on": "gradients"}, r"level 1 \(counted from the inner"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(keywords: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UserError, match=reason) as caught:
+        settings(**keywords)
+    assert "\n" not in str(caught.value)
+
+
+def test_descriptions_have_no_addresses() -> None:
+    class Schedule:
+        def __call__(self, progress: localsgd.Progress) -> int:
+            return 1
+
+    outer = localsgd.outer.Outer(partial(torch.optim.SGD, lr=1.0))
+    one, other = (settings(local_steps=Schedule(), outers=[outer]).described() for _ in range(2))
+    assert one == other
+    assert "SGD" in one["outers"]
