@@ -1,0 +1,1 @@
+"""The paper's tables and figures, each from one command. Imports `localsgd`, never the reverse."""

@@ -1,0 +1,64 @@
+"""What is run, fixed before it ran: configurations of each figure and map, three seeds each.
+
+The paper names H in {1, 2, 4, 8, 16}, K = 16 for the first figure and B = 16 for the second, and
+among the batches 16, 64 and 256; the other ends of the axes are ours.
+"""
+
+from __future__ import annotations
+
+from experiments.convex.setup import Setup, hierarchical, local, quadratic, switched
+
+SEEDS = 3
+LOCAL_STEPS = (1, 2, 4, 8, 16)
+POWERS = tuple(2**i for i in range(11))
+MAP_LOCAL_STEPS = tuple(2**i for i in range(9))
+
+
+def time_figure(seeds: int = SEEDS) -> list[Setup]:
+    """fig:convex_time: K = 16, B from 1 to 1024."""
+    return [
+        local(16, batch, local_steps, seed)
+        for local_steps in LOCAL_STEPS
+        for batch in POWERS
+        for seed in range(seeds)
+    ]
+
+
+def speedup_figure(seeds: int = SEEDS) -> list[Setup]:
+    """fig:convex_speedup: B = 16, K from 1 to 1024."""
+    return [
+        local(workers, 16, local_steps, seed)
+        for local_steps in LOCAL_STEPS
+        for workers in POWERS
+        for seed in range(seeds)
+    ]
+
+
+def time_map(seeds: int = SEEDS) -> list[Setup]:
+    """The first figure with H up to 256."""
+    return [
+        local(16, batch, local_steps, seed)
+        for local_steps in MAP_LOCAL_STEPS
+        for batch in POWERS
+        for seed in range(seeds)
+    ]
+
+
+METHOD_BATCHES = (1, 4, 16, 64, 256, 1024)
+SWITCHES = (16, 64, 256)
+HIERARCHIES = ((1, 4), (1, 16), (4, 4), (16, 4))
+ALPHAS = (8.0, 16.0, 32.0)
+
+
+def methods(seeds: int = SEEDS) -> list[Setup]:
+    """Sixteen workers: post-local (H = 16 in the end), 4 x 4 hierarchical, the quadratic rule."""
+    return [
+        setup
+        for batch in METHOD_BATCHES
+        for seed in range(seeds)
+        for setup in (
+            *(switched(16, batch, 16, after, seed) for after in SWITCHES),
+            *(hierarchical(4, 4, batch, steps, seed) for steps in HIERARCHIES),
+            *(quadratic(16, batch, 1, alpha, seed) for alpha in ALPHAS),
+        )
+    ]

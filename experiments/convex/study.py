@@ -1,0 +1,149 @@
+"""Configurations searched one after the other, from a file as far as they are known."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from experiments.convex.objective import Objective, check_targets
+from experiments.convex.race import Clock, Run, in_rounds, race
+from experiments.convex.search import Found, first_window, search
+from experiments.convex.setup import Setup
+from experiments.convex.simulation import Data, Simulation
+from experiments.convex.stepsizes import Family, StepSize
+from experiments.convex.store import Store
+from localsgd.tasks.logistic import Logistic, Minimum, known_minimum
+
+EPSILON = 0.005
+PAPER_MINIMUM = {"w8a": 0.126433176216545}
+"""f* as Lin et al. (2020) print it, where they do."""
+COMMUNICATION = 25.0
+"""Gradients that one communication costs."""
+
+# Goes up when a change of the rules makes old runs wrong.
+_RULES = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """A data set, ready to be searched on.
+
+    Args:
+        name: of the data set.
+        minimum: f*, computed.
+        targets: by name, descending.
+    """
+
+    name: str
+    data: Data
+    objective: Objective
+    minimum: Minimum
+    targets: Mapping[str, float]
+
+    @staticmethod
+    def load(name: str, *, data_dir: Path | None = None, epsilon: float = EPSILON) -> Bench:
+        """Data set `name` with targets f* + epsilon, also for the f* that the paper prints."""
+        problem = Logistic.load(name, data_dir)
+        return Bench.of(name, problem, known_minimum(problem, _cache()), epsilon)
+
+    @staticmethod
+    def of(name: str, problem: Logistic, minimum: Minimum, epsilon: float = EPSILON) -> Bench:
+        targets = {"true": minimum.value + epsilon}
+        if name in PAPER_MINIMUM:
+            targets["paper"] = PAPER_MINIMUM[name] + epsilon
+        check_targets(list(targets.values()), minimum.value)
+        descending = dict(sorted(targets.items(), key=lambda item: -item[1]))
+        return Bench(name, Data.of(problem), Objective(problem), minimum, descending)
+
+
+def _cache() -> Path:
+    return Path.home() / ".cache" / "localsgd"
+
+
+def config(bench: Bench, setup: Setup, epsilon: float = EPSILON) -> dict[str, Any]:
+    """What names a cached run."""
+    return {
+        "data": bench.name,
+        "schedule": setup.label,
+        "groups": list(setup.groups),
+        "batch": setup.batch,
+        "seed": setup.seed,
+        "epsilon": epsilon,
+        "targets": list(bench.targets),
+        "rules": _RULES,
+    }
+
+
+def critical_path(
+    steps: int, agreements: Sequence[int], batch: int, factors: Sequence[float]
+) -> float:
+    """Time in gradients: those of one worker, one after the other, and what the agreements cost.
+
+    Args:
+        steps: local steps.
+        agreements: by level, innermost first.
+        batch: B.
+        factors: gradients that an agreement of each level costs.
+    """
+    return steps * batch + sum(f * a for f, a in zip(factors, agreements, strict=True))
+
+
+def find(
+    bench: Bench, setup: Setup, store: Store, factors: Sequence[float] = (COMMUNICATION,)
+) -> Found:
+    """The best step sizes of one configuration, from `store` as far as they are known.
+
+    Args:
+        bench: the data.
+        setup: the configuration.
+        store: where runs are kept.
+        factors: gradients that an agreement of each level costs; it decides between step sizes only
+            where their rounds differ (the quadratic rule).
+    """
+    key = config(bench, setup)
+
+    def run(sizes: Sequence[StepSize], caps: Mapping[Family, Sequence[float]]) -> Iterator[Run]:
+        for together in [sizes] if setup.lockstep else [[size] for size in sizes]:
+            began = time.process_time()
+            simulation = Simulation(bench.data, setup, together)
+            clock: Clock = (
+                in_rounds if setup.lockstep else partial(_cost, setup=setup, factors=factors)
+            )
+            runs = race(simulation, bench.objective, list(bench.targets.values()), caps, clock)
+            store.add(key, runs, time.process_time() - began)
+            yield from runs
+
+    window = first_window(setup.workers * setup.batch)
+    if not setup.lockstep:
+        # With a constant gamma the quadratic rule is local SGD with a constant H.
+        window = {"decaying": window["decaying"]}
+    return search(run, store.runs(key), len(bench.targets), window)
+
+
+def _cost(simulation: Simulation, setup: Setup, factors: Sequence[float]) -> float:
+    return critical_path(simulation.steps, simulation.agreements, setup.batch, factors)
+
+
+def find_all(bench: Bench, setups: Iterable[Setup], store: Store) -> dict[Setup, Found]:
+    """`find` for each of `setups`, with progress."""
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    setups = list(setups)
+    found: dict[Setup, Found] = {}
+    columns = (
+        *Progress.get_default_columns(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[now]}"),
+    )
+    with Progress(*columns) as progress:
+        task = progress.add_task(bench.name, total=len(setups), now="")
+        for setup in setups:
+            now = f"K={setup.workers} B={setup.batch} {setup.label} seed {setup.seed}"
+            progress.update(task, now=now)
+            found[setup] = find(bench, setup, store)
+            progress.advance(task)
+    return found
