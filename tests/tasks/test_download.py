@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,22 @@ def test_a_longer_file_is_refused(web, answer, tmp_path: Path) -> None:
     assert f"expected {len(BODY):,} bytes" in text
 
 
+def test_a_file_without_end_is_not_read_to_its_end(web, answer, tmp_path: Path) -> None:
+    web.answers["/a.bin"] = answer(bytes(30_000_000))
+    received = []
+    with (
+        pytest.raises(UserError, match="bytes and received"),
+        downloaded(
+            remote(f"{web.address}/a.bin"),
+            tmp_path / "data",
+            ADVICE,
+            lambda _, done, __: received.append(done),
+        ),
+    ):
+        pass
+    assert received[-1] <= len(BODY) + download.CHUNK_BYTES
+
+
 def test_a_missing_file_is_told(web, tmp_path: Path) -> None:
     assert "the server says 404" in refused(remote(f"{web.address}/b.bin"), tmp_path / "data")
     assert not (tmp_path / "data").exists()
@@ -100,7 +117,9 @@ def test_a_silent_server_is_given_up(
     assert download.TIMEOUT_SECONDS <= 10
     monkeypatch.setattr(download, "TIMEOUT_SECONDS", 0.2)
     web.answers["/a.bin"] = answer(BODY, silent=True)
+    start = time.monotonic()
     assert "timed out" in refused(remote(f"{web.address}/a.bin"), tmp_path / "data")
+    assert time.monotonic() - start < 5
 
 
 def test_no_such_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ def test_anything_else_is_damaged(tmp_path: Path, name: str, content: bytes, sai
         CONTENT,
         gzip.compress(CONTENT)[:-9],
         gzip.compress(CONTENT)[:-8] + bytes(8),
-        gzip.compress(CONTENT)[:12] + b"\xff" * 20,
+        gzip.compress(CONTENT)[:10] + b"\xff" * 20,
     ],
     ids=["not gzip", "truncated", "wrong checksum", "garbage"],
 )
