@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from localsgd.level import Agreeing, agree_and_share
-from localsgd.schedule import Position, Progress, Schedule, rounds
+from localsgd.schedule import Position, Progress, Schedule
 
 
 class Steps(Protocol):
@@ -45,6 +45,8 @@ def train(
 ) -> None:
     """Trains until `workers.step` is `steps`, ending with an agreement of all levels.
 
+    Does nothing where that many steps are done already.
+
     Args:
         workers: take the local steps.
         levels: over the workers' parameters, innermost first.
@@ -60,11 +62,12 @@ def train(
             after it.
         after_step: called after every step, once it has been agreed on where that was due.
     """
+    if workers.step >= steps:
+        return
     progress = progress or (lambda: Progress(step=workers.step))
     agreed = 0
-    for local_steps, depth, shared in rounds(schedules, progress, position):
-        if workers.step >= steps:
-            break
+    while workers.step < steps:
+        local_steps, depth, shared = position.open(schedules, progress)
         shared = shared if gradients else 0
         _begin_rounds(levels, position, learning_rate(workers.step))
         for _ in range(min(local_steps, steps - workers.step)):
@@ -82,11 +85,13 @@ def train(
         if workers.step < steps:
             after_step()
     if agreed < len(levels):
-        agree_and_share(levels)
+        agree_and_share(levels, first=agreed)
     after_step()
 
 
 def _begin_rounds(levels: Sequence[Agreeing], position: Position, learning_rate: float) -> None:
+    """Tells the levels whose rounds begin at this very step: all inside them begin one too."""
     for level, left, length in zip(levels, position.left, position.lengths, strict=True):
-        if left == length:
-            level.begin_round(learning_rate)
+        if left != length:
+            break
+        level.begin_round(learning_rate)
