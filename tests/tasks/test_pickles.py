@@ -166,7 +166,7 @@ def test_damage_is_reported_or_plain_data(
     content = pickle_of({"data": PIXELS, "labels": [3, 1, 2]})
     chance = np.random.RandomState(0)
     refused = 0
-    for _ in range(2000):
+    for _ in range(400):
         damaged = bytearray(content)
         damaged[chance.randint(len(content))] = chance.randint(256)
         try:
@@ -175,7 +175,7 @@ def test_damage_is_reported_or_plain_data(
             refused += 1
         else:
             assert isinstance(found, dict)
-    assert refused > 500
+    assert refused > 100
 
 
 def test_an_array_must_fill_its_shape(tmp_path: Path, pickle_of: Callable[[dict], bytes]) -> None:
