@@ -162,8 +162,9 @@ def _model(run: Run, task: Task, device: torch.device) -> nn.Module:
         load_weights(model, Path(run.init))
     if run.precision == "float64":
         model = model.double()
-    memory_format = torch.channels_last if run.channels_last else torch.preserve_format
-    return model.to(device=device, memory_format=memory_format)
+    if run.channels_last:
+        model.to(memory_format=torch.channels_last)  # pyrefly: ignore
+    return model.to(device)
 
 
 def _loss(

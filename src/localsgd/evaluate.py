@@ -58,9 +58,7 @@ def agreed_model(assembly: Assembly) -> nn.Module:
 
 
 def mean_row(params: Tensor, world: Collective) -> Tensor:
-    """The mean of all K workers' rows `[n]`, from the `params [w, n]` hosted here, which stay as
-    they are.
-    """
+    """The mean `[n]` of all K workers' rows, of which `params [w, n]` are hosted here."""
     mean = torch.empty_like(params[0])
     for start in range(0, mean.numel(), CHUNK):
         part = params[:, start : start + CHUNK].clone().unsqueeze(0)
@@ -78,7 +76,7 @@ def _take_firsts(model: nn.Module, assembly: Assembly) -> None:
 
 @torch.no_grad()
 def recalibrate(model: nn.Module, assembly: Assembly) -> None:
-    """Re-estimates batch-norm statistics on training samples as they are: plain means over batches."""
+    """Re-estimates batch-norm statistics: plain means over batches of unaugmented training data."""
     model.eval()
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     momenta = [norm.momentum for norm in norms]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
@@ -175,7 +175,7 @@ class Execution:
         return summary
 
     @contextmanager
-    def _off_the_clock(self, what: str) -> Iterator[None]:
+    def _off_the_clock(self, what: str) -> Generator[None]:
         now = time.perf_counter()
         self.seconds += now - self._since
         with self.observer.pausing(what):
@@ -183,7 +183,7 @@ class Execution:
         self._since = time.perf_counter()
 
     @contextmanager
-    def _stoppable(self) -> Iterator[None]:
+    def _stoppable(self) -> Generator[None]:
         """Ctrl-C and SIGTERM end the run after the step at hand; alone, with a checkpoint of it."""
 
         def stop(number: int, frame: FrameType | None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ from localsgd.topology import Topology
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
+T = TypeVar("T")
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -118,7 +119,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             weight_decay=_default(self.weight_decay, defaults.weight_decay),
         )
         if run.lr_warmup is None:
-            run = msgspec.structs.replace(run, lr_warmup=run.epochs * 5 / 300)
+            run = msgspec.structs.replace(run, lr_warmup=_known(run.epochs) * 5 / 300)
         plan = Plan(run, self.train_samples or card.train_size)
         plan.check()
         return run
@@ -154,7 +155,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return given
 
 
-def _default(value, default):
+def _default(value: T | None, default: T) -> T:
     return default if value is None else value
 
 
@@ -269,7 +270,7 @@ class Plan:
             )
 
 
-def _known(value):
+def _known(value: T | None) -> T:
     if value is None:
         raise AssertionError("the run has not been completed")
     return value

@@ -128,7 +128,7 @@ def _load_levels(assembly: Assembly, read: Callable[[int], list[dict[str, Any]]]
 
 
 def _at(value: Any, index: int) -> Any:
-    """One group's (or member's) part of a state: the index of every tensor that has that dimension."""
+    """One group's, or member's, part of a state: `index` of every tensor with that dimension."""
     if isinstance(value, dict):
         return {key: _at(item, index) for key, item in value.items()}
     return value[index] if isinstance(value, Tensor) and value.dim() else value

@@ -187,13 +187,13 @@ def place(topology: Topology, timeout: timedelta | None = None) -> Placement:
 
 
 class _Groups:
-    """Makes process groups, every process all of them in the same order; knows the one of `rank`."""
+    """Makes process groups, each process all of them in the same order, and finds its own."""
 
     def __init__(self, processes: int, rank: int, timeout: timedelta | None) -> None:
         self.processes = processes
         self.rank = rank
         self._timeout = timeout
-        self._made: dict[tuple[int, ...], dist.ProcessGroup | int] = {}
+        self._made: dict[tuple[int, ...], object] = {}
 
     @property
     def world(self) -> dist.ProcessGroup:
@@ -215,7 +215,7 @@ class _Groups:
         return mine if isinstance(mine, dist.ProcessGroup) else None
 
     def spanning(self, span: int, inside: int = 1) -> dist.ProcessGroup:
-        """Blocks of `span` processes in a row, each joining every `inside`-th process among them."""
+        """Blocks of `span` processes in a row; each joins every `inside`-th of its block."""
         return self.own(
             [
                 range(start + offset, start + span, inside)

@@ -27,7 +27,7 @@ INTERRUPTED_EXIT = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0, 2 for a user's mistake, 3 when a process was lost, 130 when interrupted."""
+    """The exit status: 0; 2 for a user's mistake, 3 for a lost process, 130 for Ctrl-C."""
     try:
         return _call(_parse(list(sys.argv[1:] if arguments is None else arguments)))
     except UserError as error:
