@@ -27,6 +27,7 @@ from localsgd.schedule import (
     share,
     warmup,
 )
+from tests.odometer import odometer
 
 
 def lengths(schedule: Schedule, steps: int) -> list[int]:
@@ -181,22 +182,6 @@ def test_synchronisations_of_the_papers_table(h: int, within: int) -> None:
 
 
 # Against an odometer
-
-
-def odometer(schedules: Sequence[Schedule], steps: int) -> list[int]:
-    """How many levels agree after each step."""
-    left = [0] * len(schedules)
-    depths = []
-    for step in range(steps):
-        left = [n or schedule(Progress(step)) for n, schedule in zip(left, schedules, strict=True)]
-        depth = 0
-        while depth < len(left):
-            left[depth] -= 1
-            if left[depth]:
-                break
-            depth += 1
-        depths.append(depth)
-    return depths
 
 
 def marks(schedules: Sequence[Schedule], steps: int, position: Position | None = None) -> list[int]:
