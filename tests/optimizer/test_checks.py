@@ -1,0 +1,124 @@
+"""Mistakes that differ between ranks, found at the start and named."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import localsgd
+from localsgd import LocalSGD, UserError
+from localsgd.optimizer.checks import described, digest_of_tensors
+from tests.distributed.harness import run
+from tests.optimizer.reference import loss_of, nesterov, net, values
+
+
+def texts(mistakes: list[str]) -> list[str]:
+    """The refusal of each mistake that the third of three ranks makes, on this rank."""
+    found = []
+    for mistake in mistakes:
+        wrong = dist.get_rank() == 2
+        model = net()
+        keywords: dict[str, Any] = {"local_steps": 4}
+        if wrong and mistake == "weights":
+            with torch.no_grad():
+                model[0].weight[0, 0] += 1e-9
+        if wrong and mistake == "buffers":
+            model[1].running_mean += 1
+        if wrong and mistake == "frozen":
+            model[3].bias.data += 1
+        if wrong and mistake == "local_steps":
+            keywords["local_steps"] = localsgd.post_local(4, after=1)
+        if wrong and mistake == "agree_on":
+            keywords["agree_on"] = "models"
+        if wrong and mistake == "freezing":
+            model[0].bias.requires_grad_(False)
+        if wrong and mistake == "channels":
+            model[0].weight.data = model[0].weight.data.t().contiguous().t()
+        inner = nesterov(model)
+        if wrong and mistake == "learning rate":
+            inner.param_groups[0]["lr"] = 0.2
+        with pytest.raises(UserError) as caught:
+            LocalSGD(inner, model, **keywords)
+        found.append(str(caught.value))
+    return found
+
+
+MISTAKES = {
+    "weights": "differ in starting weights; seed or load",
+    "buffers": "differ in starting buffers; seed or load",
+    "frozen": "differ in frozen parameters; seed or load",
+    "local_steps": "differ in local_steps; start all ranks with the same",
+    "agree_on": "differ in agree_on; start all ranks with the same",
+    "freezing": "differ in names, shapes, memory formats or dtypes of parameters; build",
+    "channels": "differ in names, shapes, memory formats or dtypes of parameters; build",
+    "learning rate": "differ in the inner optimizer or its settings; start all ranks",
+}
+
+
+def test_ranks_that_differ_are_named_on_all_of_them() -> None:
+    for found in run(3, texts, list(MISTAKES)):
+        for text, expected in zip(found, MISTAKES.values(), strict=True):
+            assert text.startswith("rank 2 and rank 0 " + expected)
+            assert "\n" not in text
+
+
+def told() -> dict[str, torch.Tensor]:
+    model = net()
+    with torch.no_grad():
+        for tensor in [*model.parameters(), *model.buffers()]:
+            tensor += dist.get_rank()
+    LocalSGD(nesterov(model), model, local_steps=4, start="broadcast")
+    return values(model)
+
+
+def test_broadcast_starts_all_from_rank_0() -> None:
+    expected = values(net())
+    for found in run(3, told):
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def first_step(same: bool, wrapped: bool, local_steps: int) -> tuple[list[str], int]:
+    model: nn.Module = net()
+    inner = nesterov(model)
+    if wrapped:
+        model = nn.parallel.DistributedDataParallel(model)
+    optimizer = LocalSGD(inner, model, local_steps=local_steps)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(3):
+            optimizer.zero_grad()
+            loss_of(model, 0 if same else dist.get_rank(), step).backward()
+            optimizer.step()
+    return [str(w.message) for w in caught if "same batches" in str(w.message)]
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("local_steps", [1, 2])
+def test_ranks_that_see_the_same_batch_are_warned_of_once(wrapped: bool, local_steps: int) -> None:
+    first, second = run(2, first_step, True, wrapped, local_steps)
+    assert len(first) == 1
+    assert "DistributedSampler" in first[0]
+    assert second == []
+    assert run(2, first_step, False, wrapped, local_steps) == [[], []]
+
+
+def test_a_digest_is_of_names_and_bits() -> None:
+    zero = torch.zeros(2)
+    assert digest_of_tensors([("a", zero)]) == digest_of_tensors([("a", torch.zeros(2))])
+    assert digest_of_tensors([("a", zero)]) != digest_of_tensors([("b", zero)])
+    assert digest_of_tensors([("a", zero)]) != digest_of_tensors([("a", -zero)])
+
+
+def test_descriptions_leave_addresses_out() -> None:
+    assert described(lambda: 0) == described(lambda: 0)
+
+
+def test_an_unknown_start() -> None:
+    model = net()
+    with pytest.raises(UserError, match="start='zero' is unknown"):
+        LocalSGD(nesterov(model), model, local_steps=1, start="zero")  # type: ignore[arg-type]

@@ -1,0 +1,187 @@
+"""The first decay, told from warm-up and cosine, and seen by all ranks at the same step."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterable
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from localsgd import LocalSGD, Progress, UserError, outer, post_local
+from localsgd.optimizer.signals import FirstDecay
+from tests.distributed.harness import run
+from tests.optimizer.reference import assert_bits, loss_of, net, values
+
+
+def seen(rates: Iterable[float]) -> FirstDecay:
+    decay = FirstDecay()
+    for rate in rates:
+        decay.see(rate)
+        decay.check()
+    return decay
+
+
+def test_a_warm_up_is_no_decay_and_a_fall_to_a_tenth_is_one() -> None:
+    warm = [0.1 * step / 5 for step in range(1, 6)]
+    assert not seen(warm + [0.1] * 20).decayed
+    assert seen(warm + [0.1] * 20 + [0.01]).decayed
+
+
+def test_half_is_not_below_half() -> None:
+    assert not seen([0.1, 0.05]).decayed
+    assert seen([0.1, 0.05, 0.025]).decayed
+
+
+def test_it_stays_decayed_when_the_rate_rises_again() -> None:
+    assert seen([0.1, 0.01, 0.2]).decayed
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [
+        [0.1 * (1 + math.cos(math.pi * step / 200)) / 2 for step in range(200)],
+        [0.1 * 0.97 ** (step // 10) for step in range(200)],
+        [0.1 * (1 - step / 200) for step in range(200)],
+    ],
+    ids=["cosine", "exponential", "linear"],
+)
+def test_a_rate_that_falls_all_the_time_is_refused(rates: list[float]) -> None:
+    with pytest.raises(UserError, match="falls little by little") as caught:
+        seen(rates)
+    assert "localsgd.epochs" in str(caught.value)
+
+
+def test_a_steep_fall_in_few_steps_is_a_decay() -> None:
+    assert seen([0.1, 0.08, 0.06, 0.04]).decayed
+
+
+def picture_of(rates: list[float], keywords: dict) -> str:
+    """Where this rank agreed, with `rates[t]` as the learning rate of step t."""
+    model = net()
+    inner = torch.optim.SGD(model.parameters(), lr=rates[0])
+    optimizer = LocalSGD(inner, model, agree_on="models", **keywords)
+    drawn = ""
+    for step, rate in enumerate(rates):
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.zero_grad()
+        loss_of(model, dist.get_rank(), step).backward()
+        before = optimizer.ledger.levels[0].calls
+        optimizer.step()
+        drawn += "." + "1" * (optimizer.ledger.levels[0].calls - before)
+    return drawn
+
+
+def own_rates() -> tuple[str, dict]:
+    """Rank 1 decays two steps after rank 0; below half of the mean with the second."""
+    decays = 4 + 2 * dist.get_rank()
+    rates = [0.1 if step < decays else 0.01 for step in range(16)]
+    return picture_of(rates, {"local_steps": post_local(3)}), {}
+
+
+def test_ranks_that_decay_at_different_steps_switch_together_two_steps_after_the_mean() -> None:
+    (first, _), (second, _) = run(2, own_rates)
+    # The mean of 0.01 and 0.1 is above half of 0.1; step 6 is the first at which both are low.
+    assert first == second == ".1" * 8 + "...1" * 2 + ".."
+
+
+class Waiting:
+    """H = 2 once anybody has waited."""
+
+    def __call__(self, progress: Progress) -> int:
+        return 2 if progress.waited_seconds > 0 else 1
+
+
+def seconds() -> str:
+    return picture_of([0.1] * 6, {"local_steps": Waiting()})
+
+
+def test_schedules_see_the_seconds_waited_agreed() -> None:
+    assert run(2, seconds) == [".1.1..1..1"] * 2
+
+
+def sums() -> int:
+    """How many sums cross in 6 steps of a schedule that looks at the step alone, beside models."""
+    calls = 0
+    all_reduce = dist.all_reduce
+
+    def counted(*arguments, **keywords):
+        nonlocal calls
+        calls += 1
+        return all_reduce(*arguments, **keywords)
+
+    dist.all_reduce = counted
+    try:
+        picture_of([0.1] * 6, {"local_steps": post_local(3, after=3)})
+    finally:
+        dist.all_reduce = all_reduce
+    return calls
+
+
+def test_nothing_is_sent_for_schedules_of_the_step() -> None:
+    assert run(2, sums) == [4, 4]
+
+
+def falls_always() -> str:
+    with pytest.raises(UserError, match="falls little by little") as caught:
+        picture_of([0.1 * 0.99**step for step in range(20)], {"local_steps": post_local(3)})
+    return str(caught.value)
+
+
+def test_all_ranks_refuse_at_once() -> None:
+    first, second = run(2, falls_always)
+    assert first == second
+
+
+RATES = [0.1 if step < 5 else 0.02 for step in range(14)]
+
+
+def made(momentum: bool) -> tuple[nn.Module, LocalSGD]:
+    model = net()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    outers = [outer.block_momentum(0.3)] if momentum else None
+    return model, LocalSGD(inner, model, local_steps=post_local(3), outers=outers)
+
+
+def go(model: nn.Module, optimizer: LocalSGD, first: int, last: int) -> None:
+    for step in range(first, last):
+        for group in optimizer.param_groups:
+            group["lr"] = RATES[step]
+        optimizer.zero_grad()
+        loss_of(model, dist.get_rank(), step).backward()
+        optimizer.step()
+
+
+def cut_everywhere(momentum: bool) -> dict:
+    """The uninterrupted run, to which one saved and resumed after every step is compared."""
+    model, optimizer = made(momentum)
+    go(model, optimizer, 0, len(RATES))
+    for cut in range(1, len(RATES)):
+        first, saved = made(momentum)
+        go(first, saved, 0, cut)
+        file = io.BytesIO()
+        torch.save([first.state_dict(), saved.state_dict()], file)
+        weights, state = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+        second, resumed = made(momentum)
+        second.load_state_dict(weights)
+        resumed.load_state_dict(state)
+        assert [(e.calls, e.bytes) for e in resumed.ledger.levels] == [
+            (e.calls, e.bytes) for e in saved.ledger.levels
+        ]
+        go(second, resumed, cut, len(RATES))
+        assert_bits(values(second), values(model))
+        assert resumed._position == optimizer._position
+        resumed.finish()
+        finished = values(second)
+    optimizer.finish()
+    assert_bits(finished, values(model))
+    return optimizer.state_dict()["local_sgd"]["position"]
+
+
+@pytest.mark.parametrize("momentum", [False, True], ids=["plain", "block momentum"])
+def test_a_resumed_run_is_the_uninterrupted_one(momentum: bool) -> None:
+    assert run(2, cut_everywhere, momentum)[0]["lengths"] == [3]
