@@ -62,7 +62,7 @@ def search(
     """The best step size for each target.
 
     Args:
-        run: runs step sizes, each until it is decided or its family's caps are over.
+        run: runs step sizes, or the first of them, until decided or their family's caps are over.
         known: runs from before, of the same configuration.
         targets: how many there are.
         window: exponents to start from, for each family that takes part.

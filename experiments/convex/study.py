@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from experiments.convex.setup import Setup
 from experiments.convex.simulation import Data, Simulation
 from experiments.convex.stepsizes import Family, StepSize
 from experiments.convex.store import Store
+from localsgd.errors import UserError
 from localsgd.tasks.logistic import Logistic, Minimum, known_minimum
 
 EPSILON = 0.005
@@ -45,16 +46,17 @@ class Bench:
     targets: Mapping[str, float]
 
     @staticmethod
-    def load(name: str, *, data_dir: Path | None = None, epsilon: float = EPSILON) -> Bench:
+    def load(name: str, data_dir: Path | None = None) -> Bench:
         """Data set `name` with targets f* + epsilon, also for the f* that the paper prints."""
         problem = Logistic.load(name, data_dir)
-        return Bench.of(name, problem, known_minimum(problem, _cache()), epsilon)
+        return Bench.of(name, problem, known_minimum(problem, _cache()))
 
     @staticmethod
-    def of(name: str, problem: Logistic, minimum: Minimum, epsilon: float = EPSILON) -> Bench:
-        targets = {"true": minimum.value + epsilon}
+    def of(name: str, problem: Logistic, minimum: Minimum) -> Bench:
+        """The same for a problem at hand."""
+        targets = {"true": minimum.value + EPSILON}
         if name in PAPER_MINIMUM:
-            targets["paper"] = PAPER_MINIMUM[name] + epsilon
+            targets["paper"] = PAPER_MINIMUM[name] + EPSILON
         check_targets(list(targets.values()), minimum.value)
         descending = dict(sorted(targets.items(), key=lambda item: -item[1]))
         return Bench(name, Data.of(problem), Objective(problem), minimum, descending)
@@ -64,16 +66,16 @@ def _cache() -> Path:
     return Path.home() / ".cache" / "localsgd"
 
 
-def config(bench: Bench, setup: Setup, epsilon: float = EPSILON) -> dict[str, Any]:
-    """What names a cached run."""
+def config(name: str, targets: Iterable[str], setup: Setup) -> dict[str, Any]:
+    """What names a cached run: data set, names of the targets, configuration."""
     return {
-        "data": bench.name,
+        "data": name,
         "schedule": setup.label,
         "groups": list(setup.groups),
         "batch": setup.batch,
         "seed": setup.seed,
-        "epsilon": epsilon,
-        "targets": list(bench.targets),
+        "epsilon": EPSILON,
+        "targets": list(targets),
         "rules": _RULES,
     }
 
@@ -104,24 +106,44 @@ def find(
         factors: gradients that an agreement of each level costs; it decides between step sizes only
             where their rounds differ (the quadratic rule).
     """
-    key = config(bench, setup)
+    key = config(bench.name, bench.targets, setup)
 
-    def run(sizes: Sequence[StepSize], caps: Mapping[Family, Sequence[float]]) -> Iterator[Run]:
-        for together in [sizes] if setup.lockstep else [[size] for size in sizes]:
-            began = time.process_time()
-            simulation = Simulation(bench.data, setup, together)
-            clock: Clock = (
-                in_rounds if setup.lockstep else partial(_cost, setup=setup, factors=factors)
-            )
-            runs = race(simulation, bench.objective, list(bench.targets.values()), caps, clock)
-            store.add(key, runs, time.process_time() - began)
-            yield from runs
+    def run(sizes: Sequence[StepSize], caps: Mapping[Family, Sequence[float]]) -> list[Run]:
+        began = time.process_time()
+        # What does not run in lockstep is asked for again, one at a time, under the caps of then.
+        simulation = Simulation(bench.data, setup, sizes if setup.lockstep else sizes[:1])
+        clock: Clock = in_rounds if setup.lockstep else partial(_cost, setup=setup, factors=factors)
+        runs = race(simulation, bench.objective, list(bench.targets.values()), caps, clock)
+        store.add(key, runs, time.process_time() - began)
+        return runs
 
+    return search(run, store.runs(key), len(bench.targets), _window(setup))
+
+
+def recall(name: str, targets: Sequence[str], setup: Setup, store: Store) -> Found:
+    """What `find` found, from the store alone.
+
+    Args:
+        name: of the data set.
+        targets: their names, as in `Bench.targets`.
+        setup: the configuration.
+        store: where runs are kept.
+
+    Raises:
+        UserError: the search of this configuration has not ended.
+    """
+    key = config(name, targets, setup)
+
+    def run(sizes: Sequence[StepSize], caps: Mapping[Family, Sequence[float]]) -> list[Run]:
+        raise UserError(f"{store.path} lacks runs of {key}; run the experiment to its end first")
+
+    return search(run, store.runs(key), len(targets), _window(setup))
+
+
+def _window(setup: Setup) -> Mapping[Family, range]:
     window = first_window(setup.workers * setup.batch)
-    if not setup.lockstep:
-        # With a constant gamma the quadratic rule is local SGD with a constant H.
-        window = {"decaying": window["decaying"]}
-    return search(run, store.runs(key), len(bench.targets), window)
+    # With a constant gamma the quadratic rule is local SGD with a constant H.
+    return window if setup.lockstep else {"decaying": window["decaying"]}
 
 
 def _cost(simulation: Simulation, setup: Setup, factors: Sequence[float]) -> float:

@@ -178,7 +178,7 @@ def test_configurations_differ_in_all_that_matters(bench: Bench) -> None:
         quadratic(4, 2, 2, 1.0, 0),
         quadratic(4, 2, 2, 2.0, 0),
     ]
-    keys = {repr(config(bench, setup)) for setup in setups}
+    keys = {repr(config(bench.name, bench.targets, setup)) for setup in setups}
     assert len(keys) == len(setups)
 
 

@@ -1,0 +1,58 @@
+"""The commands of the convex study."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from experiments.convex.designs import SEEDS
+from experiments.convex.store import Store
+from localsgd.errors import UserError
+
+RESULTS = Path(__file__).parents[1] / "results" / "convex"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a command is told.
+
+    Args:
+        data: name of the data set in LIBSVM's format, such as w8a or a9a.
+        seeds: how many seeds, from 0.
+        data_dir: where it lies; otherwise LOCALSGD_DATA and ~/.cache/localsgd.
+        out: folder for runs, figures and pages.
+    """
+
+    data: str = "w8a"
+    seeds: int = SEEDS
+    data_dir: Path | None = None
+    out: Path = RESULTS
+
+    def path(self, what: str, ending: str) -> Path:
+        """A file of the results."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        return self.out / f"{self.data}-{what}.{ending}"
+
+    def store(self) -> Store:
+        """All runs on the data set: figures and maps share what they have in common."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        return Store(self.out / f"{self.data}.jsonl")
+
+
+def command(run: Callable[[Options], None]) -> None:
+    """Runs an experiment with options from the command line; a user's mistake ends with 2."""
+    import matplotlib
+    import tyro
+
+    matplotlib.use("Agg")
+    # A step is too small for threads to pay.
+    torch.set_num_threads(1)
+    try:
+        run(tyro.cli(Options))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)

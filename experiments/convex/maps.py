@@ -1,0 +1,73 @@
+"""Where each (H, B) wins: not in the paper.
+
+    python -m experiments.convex.maps [--data w8a] [--seeds 3] ...
+
+K = 16, H up to 256, B from 1 to 1024; an agreement costs 1, 25 or 1000 gradients. The best step
+size of a configuration does not depend on that price, so that the three maps come from the same
+runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from experiments.convex import designs, figures, report
+from experiments.convex.command import Options, command
+from experiments.convex.study import Bench, find_all
+from experiments.convex.tables import Table, cell, fastest, markdown, relative, spread, times
+
+FACTORS = (1.0, 25.0, 1000.0)
+
+
+def run(options: Options) -> None:
+    """Searches, then draws the maps and writes the page."""
+    bench = Bench.load(options.data, options.data_dir)
+    store = options.store()
+    found = find_all(bench, designs.time_map(options.seeds), store)
+    true = list(bench.targets).index("true")
+    tables = {factor: times(found, true, [factor]) for factor in FACTORS}
+    titles = {f"an agreement costs {factor:g}": table for factor, table in tables.items()}
+    figures.map_figure(titles, designs.MAP_LOCAL_STEPS, options.path("map", "png"))
+    parts = [
+        f"# Where each (H, B) wins, K = 16, {bench.name}",
+        report.preamble(bench, found),
+        "## The fastest",
+        _winners(tables),
+        "## The best H for each B",
+        _best_steps(tables),
+    ]
+    for factor, table in tables.items():
+        shown = report.grid(relative(table), [16], designs.POWERS, designs.MAP_LOCAL_STEPS)
+        parts += [f"## Time relative to the fastest, an agreement costs {factor:g}", shown]
+    parts += ["## What was run", report.effort(bench, found, store)]
+    options.path("map", "md").write_text("\n\n".join(parts) + "\n")
+
+
+def _winners(tables: Mapping[float, Table]) -> str:
+    """The fastest cell, and the fastest with H = 1, for each price."""
+    rows = []
+    for factor, table in tables.items():
+        best = fastest(table)
+        plain = min((w for w in table if w.method == "every(1)"), key=lambda w: table[w].mean())
+        ratio = table[plain] / table[best]
+        name = f"B = {best.batch}, {best.method}"
+        rows.append(
+            [f"{factor:g}", name, spread(table[best], 0), f"B = {plain.batch}", spread(ratio)]
+        )
+    header = ["price", "fastest", "its time", "fastest with H = 1", "times slower"]
+    return markdown(header, rows)
+
+
+def _best_steps(tables: Mapping[float, Table]) -> str:
+    rows = []
+    for batch in designs.POWERS:
+        rows.append([str(batch), *(str(_best_h(table, batch)) for table in tables.values())])
+    return markdown(["B", *(f"price {factor:g}" for factor in tables)], rows)
+
+
+def _best_h(table: Table, batch: int) -> int:
+    return min(designs.MAP_LOCAL_STEPS, key=lambda h: float(table[cell(16, batch, h)].mean()))
+
+
+if __name__ == "__main__":
+    command(run)

@@ -1,0 +1,92 @@
+"""The page of a figure: claims, tables, what was run and at what cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from experiments.convex.claims import Claim
+from experiments.convex.search import Found
+from experiments.convex.setup import Setup
+from experiments.convex.store import Store
+from experiments.convex.study import COMMUNICATION, Bench, config
+from experiments.convex.tables import Cell, Table, cell, markdown, size_of, spread
+
+TARGETS = {"true": "f* + 0.005", "paper": "the paper's f* + 0.005"}
+
+
+def claims(by_target: Mapping[str, Sequence[Claim]]) -> str:
+    """Claims with their verdicts, for the targets side by side."""
+    names = list(by_target)
+    header = ["claim", *(f"{TARGETS[n]}: verdict | {TARGETS[n]}: evidence" for n in names)]
+    header = " | ".join(header).split(" | ")
+    rows = []
+    for same in zip(*by_target.values(), strict=True):
+        rows.append([same[0].text, *(t for claim in same for t in (claim.verdict, claim.evidence))])
+    return markdown(header, rows)
+
+
+def grid(
+    table: Table,
+    workers: Sequence[int],
+    batches: Sequence[int],
+    steps: Sequence[int],
+    highest: bool = False,
+) -> str:
+    """A row for each B (or K), a column for each H; the lowest, or highest, of a row in bold."""
+    along_batch = len(batches) > 1
+    rows = []
+    for a in batches if along_batch else workers:
+        where = [cell(workers[0], a, h) if along_batch else cell(a, batches[0], h) for h in steps]
+        means = [table[one].mean() for one in where]
+        shown = [spread(table[one], 1 if table[one].mean() > 99 else 2) for one in where]
+        best = int(np.argmax(means) if highest else np.argmin(means))
+        shown[best] = f"**{shown[best]}**"
+        rows.append([str(a), *shown])
+    return markdown(["B" if along_batch else "K", *(f"H = {h}" for h in steps)], rows)
+
+
+def rounds(found: Mapping[Setup, Found], target: int, cells: Sequence[Cell]) -> str:
+    """Rounds, best step size and deciding iterate of some cells, seed by seed."""
+    rows = []
+    for where in cells:
+        for setup, one in found.items():
+            if Cell(setup.workers, setup.batch, setup.label) == where:
+                best = one.best[target]
+                iterate = "average" if best.reached.by_average else "last"
+                count = str(best.reached.agreements[-1])
+                name = f"K = {where.workers}, B = {where.batch}, {where.method}"
+                rows.append([name, str(setup.seed), count, size_of(best), iterate, str(one.runs)])
+    return markdown(["configuration", "seed", "rounds", "step size", "iterate", "runs"], rows)
+
+
+def effort(bench: Bench, found: Mapping[Setup, Found], store: Store) -> str:
+    """How much was run, and how often each family and iterate won."""
+    keys = [config(bench.name, bench.targets, setup) for setup in found]
+    seconds = sum(store.seconds(key) for key in keys)
+    runs = [one.runs for one in found.values()]
+    true = list(bench.targets).index("true")
+    best = [one.best[true] for one in found.values()]
+    families = Counter(one.size.family for one in best)
+    averages = sum(one.reached.by_average for one in best)
+    return (
+        f"{len(found)} searches took {sum(runs)} runs ({min(runs)} to {max(runs)} each) and "
+        f"{seconds:.0f} s of one CPU core. For the true target the constant step size was best in "
+        f"{families['constant']} of them, the decaying one in {families['decaying']}; the target "
+        f"was reached by the weighted average in {averages}, by the last model in "
+        f"{len(best) - averages}."
+    )
+
+
+def preamble(bench: Bench, found: Mapping[Setup, Found]) -> str:
+    """What the numbers mean."""
+    seeds = len({setup.seed for setup in found})
+    targets = ", ".join(f"{TARGETS[n]} = {value:.12f}" for n, value in bench.targets.items())
+    return (
+        f"Data set {bench.name}, f* = {bench.minimum.value:.15f} (gradient norm "
+        f"{bench.minimum.gradient_norm:.0e}). Targets: {targets}. {seeds} seeds, ± is the standard "
+        f"deviation over them. Time is in gradients along the critical path: B for a local step, "
+        f"{COMMUNICATION:g} for each agreement."
+    )

@@ -1,0 +1,88 @@
+"""Times of a figure, from the runs that are kept.
+
+K: workers · B: rows of a worker's batch · H: local steps · s: seeds
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from experiments.convex.search import Best, Found
+from experiments.convex.setup import Setup
+from experiments.convex.study import COMMUNICATION, critical_path
+from localsgd.tasks.logistic.rows import Floats
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """A point of a figure: a configuration without its seed."""
+
+    workers: int
+    batch: int
+    method: str
+    """The schedules, such as `every(4)`."""
+
+
+Table: TypeAlias = Mapping[Cell, Floats]
+"""Times in gradients by cell, [s], in the order of the seeds."""
+
+
+def cell(workers: int, batch: int, local_steps: int) -> Cell:
+    """The cell of local SGD with H = `local_steps`."""
+    return Cell(workers, batch, f"every({local_steps})")
+
+
+def times(
+    found: Mapping[Setup, Found], target: int, factors: Sequence[float] = (COMMUNICATION,)
+) -> dict[Cell, Floats]:
+    """Time along the critical path of the best step size.
+
+    Args:
+        found: what was searched.
+        target: which target, by number.
+        factors: gradients that an agreement costs: of one level, or of each level, innermost first;
+            a setup with one level takes the last.
+    """
+    cells: dict[Cell, list[tuple[int, float]]] = defaultdict(list)
+    for setup, one in found.items():
+        reached = one.best[target].reached
+        own = factors[-setup.levels :]
+        time = critical_path(reached.steps, reached.agreements, setup.batch, own)
+        cells[Cell(setup.workers, setup.batch, setup.label)].append((setup.seed, time))
+    return {where: np.array([time for _, time in sorted(all_)]) for where, all_ in cells.items()}
+
+
+def relative(table: Table) -> dict[Cell, Floats]:
+    """Times divided by the mean time of the fastest cell."""
+    best = min(float(np.mean(one)) for one in table.values())
+    return {where: one / best for where, one in table.items()}
+
+
+def fastest(table: Table) -> Cell:
+    """The cell with the lowest mean time."""
+    return min(table, key=lambda where: (float(np.mean(table[where])), where))
+
+
+def spread(values: Floats, digits: int = 2) -> str:
+    """Mean and standard deviation over seeds, as `1.23 ± 0.04`; the mean alone for one seed."""
+    if len(values) == 1:
+        return f"{values[0]:.{digits}f}"
+    return f"{np.mean(values):.{digits}f} ± {np.std(values, ddof=1):.{digits}f}"
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def size_of(best: Best) -> str:
+    """A step size in words: `32·2^1` or `min(32, 2^-3 n/(t+1))`."""
+    power = f"2^{best.size.exponent}"
+    return f"32·{power}" if best.size.family == "constant" else f"min(32, {power} n/(t+1))"

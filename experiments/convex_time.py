@@ -1,0 +1,61 @@
+"""fig:convex_time: time to the target over the local mini-batch, K = 16 workers.
+
+    python -m experiments.convex_time [--seeds 3] [--data w8a] [--data-dir ...] [--out ...]
+
+Interrupt it at will: runs are kept, and a second call goes on where the first stopped.
+"""
+
+from __future__ import annotations
+
+from experiments.convex import claims, designs, figures, report
+from experiments.convex.command import Options, command
+from experiments.convex.study import Bench, find_all
+from experiments.convex.tables import cell, fastest, markdown, relative, spread, times
+
+# What it takes for the claims to come true, as the factor is a choice of the paper's.
+FACTORS = (1.0, 5.0, 25.0, 125.0, 1000.0)
+
+
+def run(options: Options) -> None:
+    """Searches, then draws the figure and writes the page."""
+    bench = Bench.load(options.data, options.data_dir)
+    store = options.store()
+    found = find_all(bench, designs.time_figure(options.seeds), store)
+    tables = {name: times(found, i) for i, name in enumerate(bench.targets)}
+    figures.time_figure(tables, options.path("time", "png"))
+
+    def ratios(factor: float) -> list[str]:
+        at = times(found, list(bench.targets).index("true"), [factor])
+        own = at[cell(16, 16, 16)]
+        best = fastest(at)
+        against = [spread(at[cell(16, batch, 1)] / own) for batch in (64, 256)]
+        return [f"{factor:g}", *against, f"B = {best.batch}, {best.method}"]
+
+    parts = [
+        f"# Time to the target, K = 16, {bench.name}",
+        report.preamble(bench, found),
+        "## Claims",
+        report.claims({name: claims.of_time(table) for name, table in tables.items()}),
+        "## The same at other prices of a communication (true target)",
+        markdown(
+            ["gradients", "T(64, 1) / T(16, 16)", "T(256, 1) / T(16, 16)", "fastest"],
+            [ratios(factor) for factor in FACTORS],
+        ),
+    ]
+    for name, table in tables.items():
+        title = f"## Time relative to the fastest, {report.TARGETS[name]}"
+        shown = report.grid(relative(table), [16], designs.POWERS, designs.LOCAL_STEPS)
+        parts += [title, shown]
+    named = [cell(16, 16, 16), cell(16, 64, 1), cell(16, 256, 1)]
+    index = list(bench.targets).index("true")
+    parts += [
+        "## The three named configurations, true target",
+        report.rounds(found, index, named),
+        "## What was run",
+        report.effort(bench, found, store),
+    ]
+    options.path("time", "md").write_text("\n\n".join(parts) + "\n")
+
+
+if __name__ == "__main__":
+    command(run)

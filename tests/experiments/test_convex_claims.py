@@ -1,0 +1,109 @@
+"""Tables and claims, from made-up times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+
+from experiments.convex import claims, figures, report
+from experiments.convex.designs import LOCAL_STEPS, POWERS, methods, speedup_figure, time_figure
+from experiments.convex.race import Reached
+from experiments.convex.search import Best, Found
+from experiments.convex.setup import hierarchical, local
+from experiments.convex.stepsizes import StepSize
+from experiments.convex.tables import cell, fastest, markdown, relative, spread, times
+
+matplotlib.use("Agg")
+
+
+def found(steps: int, agreements: tuple[int, ...]) -> Found:
+    reached = Reached(agreements[-1], 0.1, False, steps, agreements)
+    size = StepSize("constant", 0)
+    return Found((Best(size, reached, {"constant": (size, reached)}),), runs=13)
+
+
+def test_times_are_gradients_and_agreements_by_seed() -> None:
+    all_ = {
+        local(16, 8, 2, seed=1): found(20, (10,)),
+        local(16, 8, 2, seed=0): found(40, (20,)),
+        hierarchical(4, 4, 8, (1, 4), seed=0): found(16, (12, 4)),
+    }
+    table = times(all_, 0, [1, 25])
+    assert table[cell(16, 8, 2)].tolist() == [40 * 8 + 20 * 25, 20 * 8 + 10 * 25]
+    (nested,) = (one for where, one in table.items() if where.method == "every(1) every(4)")
+    assert nested.tolist() == [16 * 8 + 12 + 4 * 25]
+
+
+def test_relative_to_the_fastest() -> None:
+    table = {cell(16, 1, 1): np.array([8.0, 12.0]), cell(16, 2, 1): np.array([4.0, 6.0])}
+    assert fastest(table) == cell(16, 2, 1)
+    assert relative(table)[cell(16, 1, 1)].tolist() == [1.6, 2.4]
+
+
+def three(*values: float) -> np.ndarray:
+    return np.array(values)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "expected"),
+    [
+        (three(2.1, 2.2, 3.0), "reproduced"),
+        (three(2.1, 2.2, 1.9), "not decidable"),
+        (three(2.0, 1.2, 1.9), "not reproduced"),
+    ],
+)
+def test_verdicts_are_by_seed(ratio: np.ndarray, expected: str) -> None:
+    table = {cell(16, 16, 16): three(10, 10, 10)}
+    table |= {cell(16, 64, 1): 10 * ratio, cell(16, 256, 1): 15 * ratio}
+    assert [claim.verdict for claim in claims.of_time(table)] == [expected] * 2
+
+
+def speedup_table(advantage: dict[int, float]) -> dict:
+    """H = 16 is `advantage` times faster than the others at each K."""
+    return {
+        cell(workers, 16, h): three(100.0, 110.0) / (advantage[workers] if h == 16 else 1)
+        for workers in POWERS
+        for h in LOCAL_STEPS
+    }
+
+
+def test_speedup_claims() -> None:
+    fading = {workers: 3 - 0.25 * i for i, workers in enumerate(POWERS)}
+    *best, fades = claims.of_speedup(speedup_table(fading))
+    assert {claim.verdict for claim in [*best, fades]} == {"reproduced"}
+    growing = {workers: 0.5 + 0.1 * i for i, workers in enumerate(POWERS)}
+    *best, fades = claims.of_speedup(speedup_table(growing))
+    assert best[0].verdict == "not reproduced"
+    assert fades.verdict == "not reproduced"
+
+
+def test_pages_and_figures_are_made(tmp_path: Path) -> None:
+    table = speedup_table(dict.fromkeys(POWERS, 2.0))
+    table |= {cell(16, b, h): three(b + h, b + 2 * h) for b in POWERS for h in LOCAL_STEPS}
+    by_target = {"true": table, "paper": table}
+    figures.time_figure(by_target, tmp_path / "time.png")
+    figures.speedup_figure(by_target, tmp_path / "speedup.png")
+    figures.map_figure({"1": table, "25": table}, LOCAL_STEPS, tmp_path / "map.png")
+    assert {path.name for path in tmp_path.glob("*.png")} == {"time.png", "speedup.png", "map.png"}
+    page = report.grid(table, [16], POWERS, LOCAL_STEPS)
+    assert page.count("\n") == 1 + len(POWERS)
+    assert "**2.50 ± 0.71**" in page.splitlines()[2]
+    text = report.claims({name: claims.of_time(one) for name, one in by_target.items()})
+    # 65 / 32 and 66 / 48 for the first claim, 257 / 32 and 258 / 48 for the second.
+    assert text.count("| not decidable |") == text.count("| reproduced |") == 2
+
+
+def test_words() -> None:
+    assert spread(three(1.0, 2.0)) == "1.50 ± 0.71"
+    assert spread(three(1.0)) == "1.00"
+    assert markdown(["a", "b"], [["1", "2"]]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
+
+
+def test_designs_hold_what_the_paper_names() -> None:
+    assert len(time_figure()) == len(speedup_figure()) == 5 * 11 * 3
+    assert local(16, 16, 16, 2) in time_figure()
+    assert local(16, 256, 1, 0) in time_figure()
+    assert len(set(methods())) == len(methods())
