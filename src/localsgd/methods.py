@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from localsgd.names import unknown
 from localsgd.schedule import Schedule, WarmupShape, every, post_local, warmup
-from localsgd.tasks.names import unknown
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
+from localsgd.names import unknown
 from localsgd.tasks import cifar, digits, fashion_mnist, models
 from localsgd.tasks.download import Progress
 from localsgd.tasks.entry import Entry, Source
-from localsgd.tasks.names import unknown
 from localsgd.tasks.task import Card, Defaults, Task
 
 __all__ = ["Card", "Defaults", "Row", "Task", "card", "describe", "load", "models", "names"]

@@ -43,11 +43,11 @@ class Rows:
 
     def dot(self, w: Floats) -> Floats:
         """A w, [n], each row summed in the order of its columns."""
-        return np.bincount(self.row_of, self.values * w[self.columns], minlength=len(self))
+        return _sums(self.row_of, self.values * w[self.columns], len(self))
 
     def transpose_dot(self, s: Floats) -> Floats:
         """A^T s, [d], summed in the order of the rows."""
-        return np.bincount(self.columns, self.values * s[self.row_of], minlength=self.width)
+        return _sums(self.columns, self.values * s[self.row_of], self.width)
 
     def gram(self, weights: Floats) -> Floats:
         """A^T diag(weights) A, [d, d], for weights >= 0."""
@@ -91,3 +91,9 @@ class Rows:
         offsets = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
         source = np.repeat(self.starts[chosen], lengths) + offsets
         return Rows(starts, self.columns[source], self.values[source], self.width)
+
+
+def _sums(places: Integers, values: Floats, count: int) -> Floats:
+    """[count], the sum of the values at each place, in their order."""
+    # Of no values at all bincount makes integers.
+    return np.bincount(places, values, minlength=count).astype(np.float64, copy=False)

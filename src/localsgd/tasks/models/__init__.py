@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from localsgd.names import unknown
 from localsgd.tasks.models import mlp, resnet, small_cnn
 from localsgd.tasks.models.decay import no_decay
 from localsgd.tasks.models.initial import HeadInit, initialise
-from localsgd.tasks.names import unknown
 from localsgd.tasks.task import Task
 
 __all__ = ["HeadInit", "build", "names", "no_decay"]
