@@ -13,15 +13,14 @@ far with weights proportional to the round, has f at most the target. Every roun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from experiments.convex.objective import Objective
 from experiments.convex.simulation import Simulation
 from experiments.convex.stepsizes import Family, StepSize
-from localsgd.tasks.logistic.rows import Floats
 
 PATIENCE = 3
 """How many times longer than the better family the other is followed."""
@@ -64,16 +63,47 @@ class Run:
 
 @dataclass
 class _Field:
-    """The columns of one family: they look for the same target at any time."""
+    """The columns of one family. They look for the same target at any time."""
 
+    targets: Sequence[float]
     caps: list[float]
+    notes: dict[StepSize, list[tuple[Reached | None, float]]]
     target: int = 0
 
+    @property
+    def through(self) -> bool:
+        return self.target == len(self.targets)
 
-@dataclass
-class _Notes:
-    reached: list[Reached | None] = field(default_factory=list)
-    until: list[float] = field(default_factory=list)
+    @property
+    def aim(self) -> float:
+        return self.targets[self.target]
+
+    def hear(self, now: float, reached: Mapping[StepSize, Reached]) -> bool:
+        """Takes note of a round; whether it brought the last target."""
+        won = False
+        while not self.through:
+            cap = self.caps[self.target]
+            there = {s: r for s, r in reached.items() if r.value <= self.aim and now <= cap}
+            if not there and now < cap:
+                return False
+            for size, note in self.notes.items():
+                note.append((there.get(size), min(now, cap)))
+            self.target += 1
+            won = bool(there)
+        return won
+
+    def lose_patience(self, clock: float) -> None:
+        """Another family is through: this one gets `PATIENCE` times as long."""
+        self.caps = [min(cap, PATIENCE * clock) for cap in self.caps]
+
+    def runs(self) -> list[Run]:
+        return [Run(size, *_columns(note)) for size, note in self.notes.items()]
+
+
+def _columns(
+    note: Sequence[tuple[Reached | None, float]],
+) -> tuple[tuple[Reached | None, ...], tuple[float, ...]]:
+    return tuple(reached for reached, _ in note), tuple(until for _, until in note)
 
 
 def in_rounds(simulation: Simulation) -> float:
@@ -98,67 +128,42 @@ def race(
             the best run known so far. Infinity where none is known.
         clock: what is to be least.
     """
-    fields = {size.family: _Field(list(caps[size.family])) for size in simulation.sizes}
-    notes = {size: _Notes() for size in simulation.sizes}
+    fields: dict[Family, _Field] = {}
+    for size in simulation.sizes:
+        new = _Field(targets, list(caps[size.family]), {})
+        fields.setdefault(size.family, new).notes[size] = []
     while simulation.sizes:
         simulation.next_round()
         now = clock(simulation)
-        values, by_average = _values(simulation, objective, targets, fields)
-        for family, columns in _by_family(simulation.sizes).items():
-            place = fields[family]
-            while place.target < len(targets):
-                cap = place.caps[place.target]
-                there = [c for c in columns if values[c] <= targets[place.target] and now <= cap]
-                if not there and now < cap:
-                    break
-                for column in columns:
-                    note = notes[simulation.sizes[column]]
-                    note.reached.append(
-                        _reached(simulation, now, values[column], by_average[column])
-                        if column in there
-                        else None
-                    )
-                    note.until.append(min(now, cap))
-                place.target += 1
-            if place.target == len(targets) and there:
-                _lose_patience(fields.values(), now)
-        going = [
-            c for c, s in enumerate(simulation.sizes) if fields[s.family].target < len(targets)
-        ]
-        if len(going) < len(simulation.sizes):
-            simulation.keep(np.array(going, dtype=np.int64))
-    return [Run(size, tuple(note.reached), tuple(note.until)) for size, note in notes.items()]
+        reached = _reached(simulation, objective, fields, now)
+        for family in {size.family for size in simulation.sizes}:
+            if fields[family].hear(now, reached.get(family, {})):
+                for other in fields.values():
+                    other.lose_patience(now)
+        going = [not fields[size.family].through for size in simulation.sizes]
+        if not all(going):
+            simulation.keep(np.flatnonzero(going))
+    return [run for one in fields.values() for run in one.runs()]
 
 
-def _lose_patience(fields: Iterable[_Field], clock: float) -> None:
-    """Once one family is through, the others get `PATIENCE` times as long."""
-    for place in fields:
-        for target in range(place.target, len(place.caps)):
-            place.caps[target] = min(place.caps[target], PATIENCE * clock)
-
-
-def _values(
+def _reached(
     simulation: Simulation,
     objective: Objective,
-    targets: Sequence[float],
     fields: Mapping[Family, _Field],
-) -> tuple[Floats, list[bool]]:
-    """f by column, of the better of model and average; infinity above what it looks for.
-
-    And whether that was the average.
-    """
-    aims = np.array([targets[fields[size.family].target] for size in simulation.sizes])
+    now: float,
+) -> dict[Family, dict[StepSize, Reached]]:
+    """By family, the columns that are at the target that it looks for, or below."""
+    aims = np.array([fields[size.family].aim for size in simulation.sizes])
     points = np.concatenate([simulation.models, simulation.averages], axis=1)
     last, average = objective.values_at_most(np.tile(aims, 2), points).reshape(2, -1)
-    return np.minimum(last, average), [bool(flag) for flag in average < last]
-
-
-def _reached(simulation: Simulation, clock: float, value: float, by_average: bool) -> Reached:
-    return Reached(clock, float(value), by_average, simulation.steps, tuple(simulation.agreements))
-
-
-def _by_family(sizes: Sequence[StepSize]) -> dict[Family, list[int]]:
-    columns: dict[Family, list[int]] = {}
-    for column, size in enumerate(sizes):
-        columns.setdefault(size.family, []).append(column)
-    return columns
+    reached: dict[Family, dict[StepSize, Reached]] = {}
+    for column in np.flatnonzero(np.isfinite(np.minimum(last, average))):
+        size = simulation.sizes[column]
+        reached.setdefault(size.family, {})[size] = Reached(
+            clock=now,
+            value=float(min(last[column], average[column])),
+            by_average=bool(average[column] < last[column]),
+            steps=simulation.steps,
+            agreements=tuple(simulation.agreements),
+        )
+    return reached

@@ -90,6 +90,6 @@ def _unpacked(packed: list[Any]) -> Run:
     family, exponent, reached, until = packed
     return Run(
         StepSize(family, exponent),
-        tuple(None if r is None else Reached(*r[:4], tuple(r[4])) for r in reached),
+        tuple(None if r is None else Reached(r[0], r[1], r[2], r[3], tuple(r[4])) for r in reached),
         tuple(until),
     )

@@ -11,7 +11,7 @@ import pytest
 from experiments.convex.objective import Objective
 from experiments.convex.plain import agreed_models, weighted_average
 from experiments.convex.race import Reached, Run, race
-from experiments.convex.search import first_window, search
+from experiments.convex.search import Runner, first_window, search
 from experiments.convex.setup import Setup, local, quadratic
 from experiments.convex.simulation import Data, Simulation
 from experiments.convex.stepsizes import Family, StepSize
@@ -73,7 +73,9 @@ def test_search_finds_what_the_paper_asks_for(
     for best, target in zip(found.best, bench.targets.values(), strict=True):
         for family, (size, reached) in best.by_family.items():
             most = int(reached.clock)
-            assert obvious(problem, SETUP, size, target, most)[0] == most
+            own = obvious(problem, SETUP, size, target, most)
+            assert own is not None
+            assert own[0] == most
             for offset in (-2, -1, 1, 2):
                 other = StepSize(family, size.exponent + offset)
                 beside = obvious(problem, SETUP, other, target, most)
@@ -81,7 +83,7 @@ def test_search_finds_what_the_paper_asks_for(
         assert best.reached.clock == min(r.clock for _, r in best.by_family.values())
 
 
-def made_up(clocks: Mapping[StepSize, float]) -> tuple[list[StepSize], ...]:
+def made_up(clocks: Mapping[StepSize, float]) -> tuple[list[StepSize], Runner]:
     """A runner that answers from a table, and the list of what it was asked for."""
     asked: list[StepSize] = []
 

@@ -43,7 +43,7 @@ def test_damps_steps_that_would_overshoot() -> None:
     rows = Rows(np.array([0, 1, 2, 3]), np.zeros(3, dtype=np.int64), values, 1)
     problem = Logistic.of(Examples(rows, np.array([True, False, True]), (0.0, 1.0)), 1e-6)
     w = np.array([1.0])
-    step = -np.linalg.solve(problem.hessian(w), problem.gradient(w))
+    step = np.asarray(-np.linalg.solve(problem.hessian(w), problem.gradient(w)), np.float64)
     size = newton._damping(problem, w, step, float(step @ problem.gradient(w)))
     assert problem.value(w + step) > problem.value(w) > problem.value(w + size * step)
     assert minimise(problem).gradient_norm < 1e-12

@@ -49,7 +49,7 @@ def minimise(problem: Logistic, most_steps: int = 100) -> Minimum:
     w = np.zeros(problem.features)
     for steps in range(1, most_steps + 1):
         gradient = problem.gradient(w)
-        direction: Floats = -np.linalg.solve(problem.hessian(w), gradient)
+        direction = np.asarray(-np.linalg.solve(problem.hessian(w), gradient), np.float64)
         slope = float(gradient @ direction)
         if -slope <= _DECREMENT**2:
             w = w + direction
