@@ -260,3 +260,43 @@ def test_a_scaler_whose_user_unscales_and_clips() -> None:
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     scaler.step(optimizer)
     torch.testing.assert_close(before - model.weight.detach(), torch.tensor([[0.6, 0.8]]))
+
+
+def test_finish_agrees_only_where_that_is_due() -> None:
+    """The inner level has just agreed; once more would let its momentum act on nothing new."""
+    model = net()
+    outers = [localsgd.outer.sgd(1.0, momentum=0.5), None]
+    optimizer = LocalSGD(nesterov(model), model, local_steps=[2, 2], topology="1x1", outers=outers)
+    go(model, optimizer, 0, 2)
+    agreed = values(model)
+    optimizer.finish()
+    assert_bits(values(model), agreed)
+    go(model, optimizer, 2, 3)
+    moved = values(model)
+    optimizer.finish()
+    assert not torch.equal(values(model)["0.weight"], moved["0.weight"])
+
+
+def test_block_momentum_is_told_the_rate_of_the_round_s_first_step() -> None:
+    """w <- w0 - lr u with u = (w0 - w1) / lr: plain averaging for one round, whatever lr is later."""
+    model = net()
+    outers = [localsgd.outer.block_momentum(0.5)]
+    optimizer = LocalSGD(nesterov(model), model, local_steps=2, outers=outers)
+    start = model[0].weight.detach().clone()
+    go(model, optimizer, 0, 1)
+    optimizer.param_groups[0]["lr"] = 0.01
+    go(model, optimizer, 1, 2)
+    first = model[0].weight.detach().clone()
+    inner = net()
+    alone = nesterov(inner)
+    inner.load_state_dict(values(model))
+    alone.load_state_dict(copy.deepcopy(optimizer.inner.state_dict()))
+    go(model, optimizer, 2, 4)
+    for step in (2, 3):
+        alone.zero_grad()
+        loss_of(inner, 0, step).backward()
+        alone.step()
+    second = first - inner[0].weight.detach()
+    # u1 = (start - first) / 0.1, u2 = 0.5 u1 + second / 0.01; the round moves by 0.01 u2.
+    expected = first - 0.01 * (0.5 * (start - first) / 0.1 + second / 0.01)
+    torch.testing.assert_close(model[0].weight.detach(), expected, rtol=1e-12, atol=1e-12)
