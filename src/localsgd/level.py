@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from localsgd.collective import Collective, Pending
+from localsgd.errors import UserError
 from localsgd.outer import Outer
 from localsgd.reduce import ExactMean, Reducer
 
@@ -88,6 +89,11 @@ class Level:
 
     def begin_round(self, learning_rate: float) -> None:
         """Tells the level γ, the inner learning rate at the first local step of its round."""
+        if learning_rate == 0 and self.outer is not None and self.outer.per_learning_rate:
+            raise UserError(
+                "a round cannot start at a learning rate of 0, as the outer optimizer is fed the "
+                "mean update divided by it; let the learning rate start above 0"
+            )
         self._learning_rate = learning_rate
 
     def agree(self) -> None:

@@ -41,6 +41,8 @@ average: None = None
 def sgd(learning_rate: float = 1.0, momentum: float = 0.0, nesterov: bool = False) -> Outer:
     """w ← w − η u with u ← m u + mean Δ: outer SGD on the mean update Δ."""
     _check_momentum(momentum)
+    if nesterov and not momentum:
+        raise UserError("Nesterov looks ahead by the momentum, which is 0; give one in (0, 1)")
     return Outer(partial(torch.optim.SGD, lr=learning_rate, momentum=momentum, nesterov=nesterov))
 
 
