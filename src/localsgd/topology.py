@@ -20,6 +20,7 @@ from torch import Tensor
 
 from localsgd.collective import (
     Collective,
+    Entry,
     InProcess,
     Leaders,
     Ledger,
@@ -288,15 +289,19 @@ def build_levels(
         placement: where they lie, from `place`.
         rows: the models (or gradients) that agree.
         reducers, outers: one for each level; exact mean and plain averaging where not given.
-        ledger: counts what crosses each level.
+        ledger: counts what crosses each level, for one member (of the first worker's block, where
+            blocks differ).
         waiting: a context around all that may wait for other processes.
     """
     count = placement.topology.levels
 
-    def make(level: int, place: Place, members: Tensor, **options: Tensor | None) -> Level:
+    def make(
+        level: int, place: Place, members: Tensor, counted: bool = True, **options: Tensor | None
+    ) -> Level:
         collective = place.collective
         if ledger is not None:
-            collective = Metered(collective, ledger.levels[level], waiting)
+            entry = ledger.levels[level] if counted else Entry()
+            collective = Metered(collective, entry, waiting)
         return Level(
             members,
             collective,
@@ -323,7 +328,13 @@ def _unequal_levels(
     anchors = rows[[start for start, _, _ in hosted]].clone()
     *inner, outer = placement.places
     levels = [
-        make(0, place, rows[start : start + size].unsqueeze(0), anchor=anchors[index : index + 1])
+        make(
+            0,
+            place,
+            rows[start : start + size].unsqueeze(0),
+            counted=index == 0,  # The ledger is that of the first worker hosted here.
+            anchor=anchors[index : index + 1],
+        )
         for index, (place, (start, size, _)) in enumerate(zip(inner, hosted, strict=True))
     ]
     # A block weighs as many workers as it has, so that H^b = 1 is the flat average (Lin et al.

@@ -1,12 +1,13 @@
 """How tensors travel between the members of a level."""
 
 from localsgd.collective.in_process import InProcess
-from localsgd.collective.metered import Ledger, Metered
+from localsgd.collective.metered import Entry, Ledger, Metered
 from localsgd.collective.process_group import Leaders, ProcessGroup, Sliced
 from localsgd.collective.seam import Collective, Pending
 
 __all__ = [
     "Collective",
+    "Entry",
     "InProcess",
     "Leaders",
     "Ledger",
