@@ -104,6 +104,8 @@ def _dense_stride(name: str, tensor: Tensor) -> tuple[int, ...]:
         raise UserError(
             f"{name} has the layout {tensor.layout}; only dense tensors can be synchronised"
         )
+    if tensor.numel() == 0:
+        return tuple(tensor.stride())
     order = sorted(range(tensor.dim()), key=lambda axis: (tensor.stride(axis), -axis))
     expected = 1
     for axis in order:
