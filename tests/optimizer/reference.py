@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 Groups = Sequence[Sequence[int]]
 
 
-def net() -> nn.Module:
+def net() -> Any:
     """Small, with batch norm and a frozen tensor; the same for everybody."""
     generator = torch.Generator().manual_seed(7)
     model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 2)).double()

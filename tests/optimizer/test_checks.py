@@ -82,7 +82,7 @@ def test_broadcast_starts_all_from_rank_0() -> None:
         assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-def first_step(same: bool, wrapped: bool, local_steps: int) -> tuple[list[str], int]:
+def first_step(same: bool, wrapped: bool, local_steps: int) -> list[str]:
     model: nn.Module = net()
     inner = nesterov(model)
     if wrapped:

@@ -101,8 +101,10 @@ class Branches(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(3)
-        for name in ("trunk", "left", "right", "idle"):
-            setattr(self, name, nn.Linear(3, 3).double())
+        self.trunk = nn.Linear(3, 3).double()
+        self.left = nn.Linear(3, 3).double()
+        self.right = nn.Linear(3, 3).double()
+        self.idle = nn.Linear(3, 3).double()
         for parameter in self.parameters():
             parameter.data = torch.randn(parameter.shape, generator=generator).double()
 

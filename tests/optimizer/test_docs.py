@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import doctest
+import re
 from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
 
 import localsgd
 from localsgd.optimizer import local_sgd
 
-PAGE = Path(__file__).parents[2] / "docs" / "optimizer.md"
+TEXT = (Path(__file__).parents[2] / "docs" / "optimizer.md").read_text()
 
 
 def test_examples_in_docstrings_run() -> None:
@@ -17,12 +22,36 @@ def test_examples_in_docstrings_run() -> None:
 
 
 def test_examples_on_the_page_run() -> None:
-    examples = doctest.DocTestParser().get_doctest(PAGE.read_text(), {}, "page", None, None)
+    examples = doctest.DocTestParser().get_doctest(TEXT.replace("```", ""), {}, "page", None, 0)
     assert examples.examples
     assert doctest.DocTestRunner().run(examples).failed == 0
 
 
+def test_the_loop_of_the_page_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = re.findall(r"```python\n(.*?)```", TEXT, re.S)[0]
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda: None)
+    model = torch.nn.Linear(2, 1)
+    before = model.weight.detach().clone()
+    batches = [(torch.ones(3, 2), torch.ones(3, 1))] * 4
+    given: dict[str, Any] = {
+        "build_model": lambda: model,
+        "loader": batches,
+        "batches": batches,
+        "loss_function": torch.nn.functional.mse_loss,
+    }
+    exec(loop, given)
+    assert given["optimizer"].steps == 4
+    assert not torch.equal(model.weight, before)
+
+
 def test_every_argument_is_on_the_page() -> None:
-    text = PAGE.read_text()
-    for argument in ("local_steps", "topology", "agree_on", "reducers", "outers", "start", "timeout"):
-        assert f"`{argument}" in text or f"{argument}=" in text
+    for argument in (
+        "local_steps",
+        "topology",
+        "agree_on",
+        "reducers",
+        "outers",
+        "start",
+        "timeout",
+    ):
+        assert f"`{argument}" in TEXT or f"{argument}=" in TEXT

@@ -36,7 +36,8 @@ def train(
     """Weights after each of six steps of Adam; the second layer in float32 where `dtypes`."""
     gradients.PACK_BYTES = pack_bytes
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 3)).double().to(memory_format=layout)
+    model: Any = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 3)).double()
+    model.to(memory_format=layout)
     if dtypes:
         model[1].float()
     inner = torch.optim.Adam(model.parameters(), lr=0.1)

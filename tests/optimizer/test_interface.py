@@ -278,7 +278,7 @@ def test_finish_agrees_only_where_that_is_due() -> None:
 
 
 def test_block_momentum_is_told_the_rate_of_the_round_s_first_step() -> None:
-    """w <- w0 - lr u with u = (w0 - w1) / lr: plain averaging for one round, whatever lr is later."""
+    """w <- w0 - lr u with u = (w0 - w1) / lr: the first round is plain averaging."""
     model = net()
     outers = [localsgd.outer.block_momentum(0.5)]
     optimizer = LocalSGD(nesterov(model), model, local_steps=2, outers=outers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -36,7 +37,8 @@ def test_a_row_for_each_dtype_tied_once_frozen_not_at_all() -> None:
 
 
 def test_parameters_move_into_the_row_and_keep_value_identity_and_memory_format() -> None:
-    model = nn.Conv2d(3, 4, 2).to(memory_format=torch.channels_last)
+    model: Any = nn.Conv2d(3, 4, 2)
+    model.to(memory_format=torch.channels_last)
     weight, value, stride = model.weight, model.weight.detach().clone(), model.weight.stride()
     (row,) = rows_of(model, sgd(model), 16)
     assert model.weight is weight

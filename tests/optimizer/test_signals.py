@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from localsgd import LocalSGD, Progress, UserError, outer, post_local
 from localsgd.optimizer.signals import FirstDecay
@@ -160,6 +160,7 @@ def cut_everywhere(momentum: bool) -> dict:
     """The uninterrupted run, to which one saved and resumed after every step is compared."""
     model, optimizer = made(momentum)
     go(model, optimizer, 0, len(RATES))
+    finished: dict[str, Tensor] = {}
     for cut in range(1, len(RATES)):
         first, saved = made(momentum)
         go(first, saved, 0, cut)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,7 +13,7 @@ from localsgd.workers.buffers import mean_buffers
 
 
 def test_the_variance_has_a_term_between_workers() -> None:
-    models = [nn.BatchNorm1d(1, dtype=torch.float64) for _ in range(2)]
+    models: list[Any] = [nn.BatchNorm1d(1, dtype=torch.float64) for _ in range(2)]
     for model, mean, variance in zip(models, (1.0, 5.0), (2.0, 4.0), strict=True):
         model.running_mean.fill_(mean)
         model.running_var.fill_(variance)
@@ -24,7 +25,7 @@ def test_the_variance_has_a_term_between_workers() -> None:
 def test_statistics_of_a_mixture_are_those_of_its_parts() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, momentum=1.0)).double()
-    models = [copy.deepcopy(net) for _ in range(5)]
+    models: list[Any] = [copy.deepcopy(net) for _ in range(5)]
     inputs = [torch.randn(7, 3, dtype=torch.float64) + k for k in range(5)]
     for model, x in zip(models, inputs, strict=True):
         model(x)
