@@ -23,7 +23,7 @@ def size(number: float) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds, to two units at most: `12 ms`, `3.4 s`, `3 min 20 s`, `2 h 5 min`; `?` for `None`."""
+    """Seconds in two units at most: `12 ms`, `3.4 s`, `3 min 20 s`, `2 h 5 min`; `?` for `None`."""
     if seconds is None or not math.isfinite(seconds):
         return "?"
     if seconds < 0.9995:

@@ -17,10 +17,11 @@ def block(value: float, low: float, high: float) -> str:
 
 
 def sparkline(function: Callable[[int], float], length: int, width: int) -> str:
-    """`function` of 0 ... `length` - 1 in `width` blocks, from 0 to its highest value."""
+    """`function`, positive, of 0 ... `length` - 1 in `width` blocks, on a logarithmic scale."""
     width = min(width, length)
-    values = [function(column * (length - 1) // max(1, width - 1)) for column in range(width)]
-    return "".join(block(value, 0.0, max(values)) for value in values)
+    steps = [column * (length - 1) // max(1, width - 1) for column in range(width)]
+    heights = [math.log(max(function(step), 1e-300)) for step in steps]
+    return "".join(block(height, min(heights), max(heights)) for height in heights)
 
 
 def shorten(text: str, width: int) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from localsgd.run import Plan
-from localsgd.schedule import Position, Progress, rounds
+from localsgd.schedule import Position, Progress
 
 
 @dataclass(frozen=True)
@@ -64,17 +65,15 @@ def progress_at(plan: Plan, step: int) -> Progress:
 
 def turns(plan: Plan) -> Iterator[Turn]:
     """All rounds of the innermost level until the budget ends."""
-    position = Position.start(plan.topology.levels)
+    schedules, position = plan.schedules, Position.start(plan.topology.levels)
     step = 0
-    for local_steps, depth, _ in rounds(
-        plan.schedules, lambda: progress_at(plan, step), position
-    ):
+    while step < plan.steps:
+        local_steps, depth, _ = position.open(schedules, partial(progress_at, plan, step))
         left = plan.steps - step
         cut = local_steps > left
         yield Turn(step, min(local_steps, left), 0 if cut else depth, tuple(position.lengths))
+        position.close()
         step += local_steps
-        if step >= plan.steps:
-            return
 
 
 def phases(plan: Plan) -> list[Phase]:
@@ -88,10 +87,9 @@ def phases(plan: Plan) -> list[Phase]:
 
 
 def agreements(plan: Plan, until: int | None = None) -> list[int]:
-    """How often each level will agree, innermost first; before step `until` where one is given.
+    """How often each level will agree, innermost first; up to step `until` where one is given.
 
-    A run ends with an agreement of all levels, which comes on top where its last round did not end
-    with one.
+    A run ends with an agreement of the levels that its last round has left out.
     """
     counts = [0] * plan.topology.levels
     last = 0
@@ -101,8 +99,8 @@ def agreements(plan: Plan, until: int | None = None) -> list[int]:
         for level in range(turn.depth):
             counts[level] += 1
         last = turn.depth
-    if last < len(counts):
-        counts = [number + 1 for number in counts]
+    for level in range(last, len(counts)):
+        counts[level] += 1
     return counts
 
 

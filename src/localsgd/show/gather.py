@@ -139,7 +139,7 @@ def groups(folders: Sequence[Folder]) -> list[Group]:
     differing = [
         name
         for name in (settings[0] if settings else {})
-        if name not in IN_TABLE and len({repr(values[name]) for values in settings}) > 1
+        if name not in IN_TABLE and _differs([values[name] for values in settings])
     ]
     return [
         Group(_label(values, differing), tuple(records))
@@ -155,6 +155,11 @@ def _settings(run: Run) -> dict[str, Any]:
         if name.removesuffix("_shape") not in uses:
             values[name] = None
     return values
+
+
+def _differs(values: list[Any]) -> bool:
+    """Whether those who have the setting have different ones."""
+    return len({repr(value) for value in values if value is not None}) > 1
 
 
 def _label(values: dict[str, Any], differing: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -73,7 +74,11 @@ class Live:
             return
         self.close()
         self._live = rich.live.Live(
-            console=self._console, auto_refresh=False, transient=True, vertical_overflow="crop"
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stderr=sys.stderr.isatty(),  # what goes to a file must not come here
+            vertical_overflow="crop",
         )
         self._live.start()
         self._console.show_cursor(True)  # a process that is killed can't bring it back
@@ -131,6 +136,8 @@ class Live:
         step, steps = assembly.workers.step, assembly.plan.steps
         self._pace.reached(step)
         head = Table.grid(padding=(0, 2))
+        for _ in range(5):
+            head.add_column(no_wrap=True, overflow="ellipsis")
         head.add_row(
             Text(self._title, style="bold"),
             ProgressBar(total=steps, completed=step, width=20),
@@ -154,7 +161,7 @@ class Live:
             yield f"test {percent(self._row['test_accuracy'])}"
         yield "H " + ", ".join(str(length or "–") for length in assembly.position.lengths)
         yield by_level(assembly.agreements) + " rounds"
-        yield f"{size(assembly.ledger.bytes)} sent a worker"
+        yield f"{size(assembly.ledger.bytes)} sent per worker"
         rate = self._pace.steps_per_second
         yield "" if rate is None else f"{count(rate * assembly.plan.batch)} samples/s"
 
@@ -178,7 +185,7 @@ def evaluation_line(row: dict[str, Any]) -> str:
     return (
         f"epoch {row['epoch']:.1f} · step {count(row['step'])} · loss {row['train_loss']:.3f} · "
         f"test accuracy {percent(row['test_accuracy'])} · {by_level(row['agreements'])} rounds · "
-        f"{size(sent)} sent a worker · {duration(row['seconds'])}"
+        f"{size(sent)} sent per worker · {duration(row['seconds'])}"
     )
 
 
@@ -188,5 +195,5 @@ def summary_line(summary: dict[str, Any]) -> str:
     return (
         f"test accuracy {percent(summary['test_accuracy'])} after "
         f"{plural(summary['steps'], 'step')} · {by_level(summary['agreements'])} rounds · "
-        f"{size(sent)} sent a worker · {duration(summary['seconds'])}"
+        f"{size(sent)} sent per worker · {duration(summary['seconds'])}"
     )

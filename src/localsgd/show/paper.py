@@ -5,6 +5,7 @@ matplotlib is imported when a picture is made, and no window system is ever aske
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,10 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 """Told apart by colour-blind people too (Okabe and Ito, 2008); without their yellow."""
 DASHES = ("-", "--", ":")
 MARKS = "os^Dv"
+TICKS = (90, 99, 50, 99.9, 95, 80, 98, 70, 97, 20, 60, 85, 96, 0, 99.5, 92, 40, 94, 98.5, 99.8)
+"""Accuracies in % that may be written at an axis, by importance."""
+ROOM = 0.07
+"""Part of an axis that a label needs."""
 
 _STYLE: dict[str, Any] = {
     "font.size": 10,
@@ -58,6 +63,18 @@ def canvas(path: Path, width: float, height: float) -> Iterator[Figure]:
         yield figure
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
+
+
+def plain_log_axis(axes: Axes) -> None:
+    """A logarithmic y axis labelled 0.01, 0.1, 1."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    subs = (1.0,) if high / low > 30 else (1.0, 2.0, 5.0)
+    axes.yaxis.set_major_locator(LogLocator(subs=subs))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def bytes_axis(axes: Axes) -> None:
@@ -104,18 +121,26 @@ def accuracy_axis(axes: Axes, low: float, high: float) -> None:
             lambda height: 100 * (1 - 10.0 ** -np.asarray(height)),
         ),
     )
-    top, bottom = 100 * (1 - least), 100 * (1 - min(1.0, (1 - low) * 1.15))
-    axes.set_ylim(max(0.0, bottom), top)
-    axes.set_yticks(_accuracy_ticks(max(0.0, bottom), top))
+    top, bottom = 100 * (1 - least), 100 * (1 - min(1.0, max(3 * least, (1 - low) * 1.15)))
+    axes.set_ylim(bottom, top)
+    axes.set_yticks(_accuracy_ticks(bottom, top))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_minor_locator(_no_ticks())
 
 
 def _accuracy_ticks(low: float, high: float) -> list[float]:
-    ladder = [0, 20, 40, 50, 60, 70, 80, 85, 90, 92, 94, 95, 96, 97, 98, 98.5, 99, 99.5, 99.8, 99.9]
-    inside = [tick for tick in ladder if low <= tick <= high]
-    if len(inside) >= 2:
-        return inside
+    """Round numbers, the roundest first, as far as their labels have room."""
+
+    def height(percent: float) -> float:
+        return -math.log10(1 - percent / 100)
+
+    room = ROOM * (height(high) - height(low))
+    kept: list[float] = []
+    for tick in TICKS:
+        if low <= tick <= high and all(abs(height(tick) - height(t)) >= room for t in kept):
+            kept.append(tick)
+    if len(kept) >= 2:
+        return sorted(kept)
     return [round(low + (high - low) * part, 2) for part in (0.1, 0.5, 0.9)]
 
 

@@ -30,35 +30,63 @@ def comparison(folders: Sequence[Folder], path: Path) -> None:
     panels = [("epochs", lambda point: point.epoch), ("bytes sent per worker", _all_bytes)]
     if any(group.levels > 1 for group in groups):
         panels.append(("bytes sent per worker, outermost level", lambda point: point.bytes[-1]))
-    rows = -(-len(groups) // 3)
-    with canvas(path, 1.0 + 4.0 * len(panels), 3.8 + 0.22 * rows) as figure:
+    width = 1.0 + 4.0 * len(panels)
+    columns = _legend_columns(groups, width)
+    with canvas(path, width, 4.0 + 0.22 * -(-len(groups) // columns)) as figure:
         axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         for panel, (title, across) in zip(axes, panels, strict=True):
             for index, group in enumerate(groups):
-                _curve(panel, group, across, index)
+                _curve(panel, group, across, index, 1 - index / len(groups))
             panel.set_xlabel(title)
             if across is not panels[0][1]:
                 bytes_axis(panel)
+        figure.suptitle(_title(groups), fontsize=11)
         axes[0].set_ylabel("test accuracy of the agreed model (%)")
         if groups:
             accuracies = [point.accuracy.mean for group in groups for point in group.curve]
             accuracy_axis(axes[0], min(accuracies), max(accuracies))
             handles, labels = axes[0].get_legend_handles_labels()
-            figure.legend(handles, labels, loc="outside lower center", ncols=3)
+            figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+
+
+def _title(groups: Sequence[Group]) -> str:
+    """What all runs share."""
+    named = [
+        (f"{group.run.task}", f"{group.run.model}", f"{group.run.workers} workers")
+        for group in groups
+    ]
+    return ", ".join(values[0] for values in zip(*named, strict=True) if len(set(values)) == 1)
+
+
+def _legend_columns(groups: Sequence[Group], width: float) -> int:
+    """As many as fit into `width` inches, with the longest name in each."""
+    longest = max((len(_name(group)) for group in groups), default=1)
+    return max(1, min(len(groups), int(width / (0.08 * longest + 0.6))))
+
+
+def _name(group: Group) -> str:
+    count = len(group.records)
+    return group.title + (f" ({count} runs)" if count > 1 else "")
 
 
 def _all_bytes(point: Point) -> float:
     return sum(point.bytes)
 
 
-def _curve(axes: Axes, group: Group, across: Across, index: int) -> None:
+def _curve(axes: Axes, group: Group, across: Across, index: int, above: float) -> None:
+    """`above`, from 1 down to 0, makes lines wider that lie below others, so that both are seen."""
     points = [point for point in group.curve if across(point) > 0]
     x = [across(point) for point in points]
     mean = [100 * point.accuracy.mean for point in points]
     style = look(index)
-    seeds = f" ({len(group.records)} runs)" if len(group.records) > 1 else ""
     axes.plot(
-        x, mean, label=group.title + seeds, markevery=max(1, len(x) // MARKS), alpha=0.9, **style
+        x,
+        mean,
+        label=_name(group),
+        markevery=max(1, len(x) // MARKS),
+        linewidth=1.2 + 1.6 * above,
+        markersize=3.5 + 2.5 * above,
+        **style,
     )
     if any(point.accuracy.deviation is not None for point in points):
         spread = [100 * (point.accuracy.deviation or 0.0) for point in points]

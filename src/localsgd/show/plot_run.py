@@ -9,7 +9,7 @@ from localsgd.record import Folder
 from localsgd.run import Plan
 from localsgd.show.forecast import agreement_steps
 from localsgd.show.gather import Record
-from localsgd.show.paper import COLOURS, accuracy_axis, canvas
+from localsgd.show.paper import COLOURS, accuracy_axis, canvas, plain_log_axis
 from localsgd.show.words import level_name, local_steps
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _losses(axes: Axes, record: Record) -> None:
     for name, colour, style in (("train", COLOURS[0], "o-"), ("test", COLOURS[1], "s--")):
         losses = [row[f"{name}_loss"] for row in record.rows]
         axes.plot(epochs, losses, style, color=colour, label=name)
-    axes.set_yscale("log")
+    plain_log_axis(axes)
     axes.set_ylabel("loss")
     axes.legend()
 
@@ -68,7 +68,9 @@ def _accuracy(axes: Axes, record: Record) -> None:
     values = [row["test_accuracy"] for row in record.rows]
     label = "agreed model"
     axes.plot(epochs, [100 * value for value in values], "o-", color=COLOURS[0], label=label)
-    local = [(row["epoch"], row["local_accuracy"]) for row in record.rows if "local_accuracy" in row]
+    local = [
+        (row["epoch"], row["local_accuracy"]) for row in record.rows if "local_accuracy" in row
+    ]
     if local:
         axes.plot(
             [epoch for epoch, _ in local],
@@ -86,10 +88,12 @@ def _accuracy(axes: Axes, record: Record) -> None:
 def _learning_rate(axes: Axes, plan: Plan, done: int) -> None:
     rate = plan.learning_rate
     every = max(1, plan.steps // 2000)
-    steps = sorted({*range(0, done, every), *(d for d in rate.decays if d < done), max(0, done - 1)})
+    steps = sorted(
+        {*range(0, done, every), *(d for d in rate.decays if d < done), max(0, done - 1)}
+    )
     epochs = [step / plan.steps_per_epoch for step in steps]
     axes.plot(epochs, [rate(step) for step in steps], color=COLOURS[2], drawstyle="steps-post")
-    axes.set_yscale("log")
+    plain_log_axis(axes)
     axes.set_ylabel("learning rate")
 
 

@@ -12,7 +12,7 @@ from localsgd.run import Plan
 from localsgd.show.blocks import sparkline
 from localsgd.show.forecast import Phase, agreements, phases
 from localsgd.show.words import level_name
-from localsgd.units import count, plural, size
+from localsgd.units import count, percent, plural, size
 
 WIDTH = 40
 """Characters of a picture."""
@@ -57,7 +57,7 @@ def _rows(
         f"{plan.topology.workers} x {run.batch} = {count(plan.batch)} samples",
     )
     yield "rounds", _rounds(plan)
-    yield "agreements", _traffic(plan, row_bytes)
+    yield "traffic", _traffic(plan, row_bytes)
     yield "learning rate", _learning_rate(plan)
 
 
@@ -69,17 +69,21 @@ def _workers(plan: Plan, processes: int) -> str:
     elif topology.levels > 1:
         text += f" as {topology} ({topology.sizes[-1]} blocks"
         text += " of " + " of ".join(map(str, reversed(topology.sizes[:-1]))) + ")"
-    return f"{text}, {topology.workers // processes} in each of {plural(processes, 'process', 'processes')}"
+    hosts = plural(processes, "process", "processes")
+    return f"{text}, {topology.workers // processes} in each of {hosts}"
 
 
 def _rounds(plan: Plan) -> RenderableType:
     found = phases(plan)
     grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True)
     for phase in _shown(found):
         if phase is None:
             grid.add_row("…", "", f"{len(found) - PHASES + 1} more phases")
             continue
-        grid.add_row(_when(plan, phase), _lengths(phase), Text(draw(phase, WIDTH)))
+        drawn = Text(draw(phase, WIDTH), no_wrap=True, overflow="ellipsis")
+        grid.add_row(_when(plan, phase), _lengths(phase), drawn)
     return Group(grid, Text(_legend(plan), style="dim"))
 
 
@@ -91,8 +95,8 @@ def _shown(found: list[Phase]) -> list[Phase | None]:
 
 
 def _when(plan: Plan, phase: Phase) -> str:
-    epochs = f"epoch {phase.first / plan.steps_per_epoch:.3g}"
-    return f"steps {count(phase.first)} to {count(phase.end - 1)} (from {epochs})"
+    first, end = (step / plan.steps_per_epoch for step in (phase.first, phase.end))
+    return f"epochs {first:.1f} to {end:.1f}"
 
 
 def _lengths(phase: Phase) -> str:
@@ -119,23 +123,23 @@ def draw(phase: Phase, width: int) -> str:
 def _legend(plan: Plan) -> str:
     levels = plan.topology.levels
     if levels == 1:
-        return ". a local step   1 all workers agree"
+        return ". a local step; 1 all workers agree"
     names = [f"{level + 1} {level_name(level, levels)}" for level in range(levels)]
-    names[1:] = [f"{name} as well" for name in names[1:]]
-    return ". a local step   agree: " + "   ".join(names)
+    names[1:] = [f"{name} too" for name in names[1:]]
+    return ". a local step; agree: " + ", ".join(names)
 
 
 def _traffic(plan: Plan, row_bytes: int) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     counts = agreements(plan)
-    total = 0
     for level, number in enumerate(counts):
         sent = number * row_bytes if plan.topology.sizes[level] > 1 else 0
-        total += sent
-        grid.add_row(level_name(level, len(counts)), count(number), f"{size(sent)} a worker")
-    everything = plan.steps * row_bytes
-    part = f"{100 * total / everything:.3g} % of the {size(everything)} of an agreement every step"
-    return Group(grid, Text(f"{size(row_bytes)} an agreement; {part}", style="dim"))
+        grid.add_row(
+            level_name(level, len(counts)),
+            f"{plural(number, 'agreement')} ({percent(number / plan.steps)} of steps)",
+            f"{size(sent)} per worker",
+        )
+    return Group(grid, Text(f"{size(row_bytes)} each time", style="dim"))
 
 
 def _learning_rate(plan: Plan) -> RenderableType:

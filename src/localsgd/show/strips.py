@@ -32,11 +32,11 @@ def text(folders: Sequence[Folder], width: int = 72) -> str:
     heights = [_height(accuracy) for group in groups for _, accuracy in _points(group)]
     scale = _Scale(min(sent), max(sent), strip)
     low, high = min(heights), max(heights)
-    lines = ["test accuracy against bytes that a worker sent"]
+    lines = [shorten("test accuracy against bytes sent per worker", width)]
     for name, group in zip(names, groups, strict=True):
         drawn = _strip(_points(group), scale, low, high)
         lines.append(f"{name:<{left}}{drawn:<{strip}} {percent(_points(group)[-1][1]):>7}")
-    lines += [" " * left + scale.axis(), _legend(low, high)]
+    lines += [" " * left + scale.axis(), _legend(low, high, width)]
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -67,7 +67,7 @@ class _Scale:
         for column in range(self.width):
             part = column / max(1, self.width - 1)
             mark = "└" + size(10 ** (self.low + part * (self.high - self.low)))
-            if column == 0 or column >= len(drawn) + 8 and column + len(mark) <= self.width:
+            if column == 0 or (column >= len(drawn) + 8 and column + len(mark) <= self.width):
                 drawn = drawn.ljust(column) + mark
         return drawn
 
@@ -81,9 +81,13 @@ def _strip(points: list[tuple[float, float]], scale: _Scale, low: float, high: f
     return drawn
 
 
-def _legend(low: float, high: float) -> str:
-    marks = []
-    for index in (0, 3, 6, 7):
+def _legend(low: float, high: float, width: int) -> str:
+    """Which accuracies the blocks stand for, as many as there is room for."""
+    marks: dict[str, str] = {}
+    for index in (0, 2, 4, 6, 7):
         height = low + (high - low) * index / 8
-        marks.append(f"{block(height + 1e-9, low, high)} from {percent(1 - 10**-height)}")
-    return "   ".join(marks)
+        marks.setdefault(percent(1 - 10**-height), block(height + 1e-9, low, high))
+    words = [f"{mark} from {accuracy}" for accuracy, mark in marks.items()]
+    while len(words) > 1 and len("   ".join(words)) > width:
+        del words[len(words) // 2]
+    return "   ".join(words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from rich import box
@@ -12,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from localsgd import state
+from localsgd.methods import method
 from localsgd.record import Folder
 from localsgd.run import Run
 from localsgd.show import gather
@@ -19,11 +21,10 @@ from localsgd.show.blocks import thin
 from localsgd.show.gather import Group, Record, Spread
 from localsgd.show.words import level_name, local_steps
 from localsgd.topology import Topology
-from localsgd.units import count, duration, percent, size
+from localsgd.units import count, duration, percent, plural, size
 
 EVALUATIONS = 12
 """Evaluations of a run that are shown; of more, evenly spread ones."""
-
 Figure = Callable[[dict[str, Any]], float | None]
 Words = Callable[[float], str]
 
@@ -35,13 +36,24 @@ def comparison(folders: Sequence[Folder]) -> Table:
     Figures by level stand one below the other, innermost first.
     """
     found = gather.groups(folders)
-    table = Table(box=box.SIMPLE_HEAD, caption=_caption(found), caption_justify="left")
+    table = _table(caption=_caption(found), caption_justify="left")
     columns = list(_columns(found))
     for name, right, _ in columns:
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
+        _add_column(table, name, right)
     for group in found:
         table.add_row(*(cell(group) for _, _, cell in columns))
     return table
+
+
+def _table(**options: Any) -> Table:
+    options = {"box": box.SIMPLE_HEAD, "show_edge": False, "pad_edge": False, **options}
+    return Table(padding=(0, 1, 0, 0), **options)
+
+
+def _add_column(table: Table, name: str, right: bool) -> None:
+    """Where there is little room, words are broken over lines; numbers when all else fails."""
+    side = "right" if right else "left"
+    table.add_column(name, justify=side, overflow="fold", no_wrap=right)
 
 
 Column = tuple[str, bool, Callable[[Group], str]]
@@ -49,21 +61,28 @@ Column = tuple[str, bool, Callable[[Group], str]]
 
 def _columns(found: Sequence[Group]) -> Iterator[Column]:
     """Title, whether it holds numbers, and the cell of a group."""
-    yield "method", False, lambda group: group.label + _unfinished(group)
-    if len({group.run.topology for group in found}) > 1:
-        yield "topology", False, lambda group: str(group.run.topology)
+    several = len({group.run.topology for group in found}) > 1
+    yield "method", False, partial(_method, topology=several)
     yield "H", False, lambda group: local_steps(group.run)
-    if any(len(group.records) > 1 for group in found):
-        yield "runs", True, lambda group: count(len(group.records))
-    yield "test\naccuracy", True, _cell("test_accuracy", _percent)
+    yield "test\nacc.", True, _cell("test_accuracy", _percent)
     yield "best\nepoch", True, _cell("best_accuracy", _percent)
     if any(group.spread(lambda last: last.get("local_accuracy")) for group in found):
         yield "local\nmodels", True, _cell("local_accuracy", _percent)
     yield "train\nloss", True, _cell("train_loss", lambda loss: f"{loss:.3f}")
     yield "agree-\nments", True, _by_level(lambda last: last["agreements"], count)
-    yield "sent a\nworker", True, _by_level(_ledger("bytes"), size)
-    yield "time", True, _cell("seconds", duration)
+    yield "sent per\nworker", True, _by_level(_ledger("bytes"), size)
+    yield "time", True, lambda group: _mean(group, lambda last: last["seconds"], duration)
     yield "waited", True, _by_level(_ledger("seconds"), duration)
+
+
+def _method(group: Group, topology: bool) -> str:
+    """The name, the topology where runs differ in it, how many there are, and how far they came."""
+    parts = [group.label]
+    if topology:
+        parts.append(f"on {group.run.topology}")
+    if len(group.records) > 1:
+        parts.append(plural(len(group.records), "run"))
+    return "\n".join(parts) + _unfinished(group)
 
 
 def _percent(share: float) -> str:
@@ -79,7 +98,7 @@ def _spread(spread: Spread | None, words: Words) -> str:
         return "–"
     if spread.deviation is None:
         return words(spread.mean)
-    return f"{words(spread.mean)} ± {words(spread.deviation)}"
+    return f"{words(spread.mean)}\n±{words(spread.deviation)}"
 
 
 def _ledger(name: str) -> Callable[[dict[str, Any]], list[float]]:
@@ -89,18 +108,20 @@ def _ledger(name: str) -> Callable[[dict[str, Any]], list[float]]:
 def _by_level(
     figures: Callable[[dict[str, Any]], list[float]], words: Words
 ) -> Callable[[Group], str]:
-    def mean(group: Group, level: int) -> str:
-        spread = group.spread(lambda last: figures(last)[level])
-        return "–" if spread is None else words(spread.mean)
+    return lambda group: "\n".join(
+        _mean(group, lambda last, level=level: figures(last)[level], words)
+        for level in range(group.levels)
+    )
 
-    return lambda group: "\n".join(mean(group, level) for level in range(group.levels))
+
+def _mean(group: Group, figure: Figure, words: Words) -> str:
+    spread = group.spread(figure)
+    return "–" if spread is None else words(spread.mean)
 
 
 def _unfinished(group: Group) -> str:
     """Says so where a run of the group has not ended."""
-    epochs = [
-        record.last.get("epoch", 0.0) for record in group.records if record.summary is None
-    ]
+    epochs = [record.last.get("epoch", 0.0) for record in group.records if record.summary is None]
     if not epochs:
         return ""
     return f"\n(at epoch {min(epochs):.1f} of {group.run.epochs:g})"
@@ -110,12 +131,12 @@ def _caption(found: Sequence[Group]) -> Text:
     """What the figures are, and what all runs have in common."""
     lines = [
         "Accuracies in %, of the agreed model; local models: mean of the workers' own.",
-        "Bytes are those that a worker hands over, measured, before any ring or tree.",
+        "Bytes are what a worker hands over, measured, before any ring or tree.",
     ]
     if any(group.levels > 1 for group in found):
         lines.append("Where there are several levels, the innermost stands first.")
     if any(len(group.records) > 1 for group in found):
-        lines.append("± is the standard deviation over runs with other seeds.")
+        lines.append("± is the sample standard deviation over runs that differ in their seeds.")
     return Text("\n".join(lines), style="dim")
 
 
@@ -146,7 +167,8 @@ def _facts(record: Record) -> Table:
 def _configuration(run: Run) -> Iterator[tuple[str, str]]:
     subset = f", {count(run.train_samples)} training samples" if run.train_samples else ""
     yield "task", f"{run.task}, {run.model}{subset}"
-    yield "method", f"{run.method}, H = {local_steps(run)}, switch {run.switch}"
+    switch = f", switch {run.switch}" if "switch" in method(run.method).uses else ""
+    yield "method", f"{run.method}, H = {local_steps(run)}{switch}"
     yield "workers", f"{run.workers} ({run.topology}), batch {run.batch} each"
     decays = ", ".join(f"{share:g}" for share in run.lr_decay_at)
     yield (
@@ -219,9 +241,9 @@ def _evaluations(record: Record) -> Table:
     title = "evaluations of the agreed model"
     if len(rows) < len(record.rows):
         title += f" ({len(rows)} of {len(record.rows)})"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table = _table(title=title, title_justify="left")
     for name in ("epoch", "step", "train loss", "test loss", "test accuracy", "lr", "sent", "time"):
-        table.add_column(name, justify="right")
+        _add_column(table, name, right=True)
     for row in rows:
         table.add_row(
             f"{row['epoch']:.1f}",
@@ -245,10 +267,10 @@ def ring_bytes(payload: float, members: int) -> float:
 
 def _traffic(record: Record) -> Table:
     topology = Topology.parse(record.run.topology or 8)
-    table = Table(title="traffic of a worker", title_justify="left", box=box.SIMPLE_HEAD)
+    table = _table(title="traffic per worker", title_justify="left")
     table.add_column("level")
     for name in ("members", "agreements", "calls", "sent\n(measured)", "waited\n(measured)"):
-        table.add_column(name, justify="right")
+        _add_column(table, name, right=True)
     table.add_column("by a ring\n(modelled)", justify="right", style="dim")
     entries = zip(record.last["ledger"], record.last["agreements"], topology.sizes, strict=True)
     for level, (entry, agreements, members) in enumerate(entries):

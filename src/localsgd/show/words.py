@@ -19,10 +19,10 @@ def level_name(level: int, levels: int) -> str:
 
 
 def local_steps(run: Run) -> str:
-    """H of a completed run, innermost level first, over time: `8`, `1 → 8`, `2, 4`."""
+    """H of a completed run, innermost level first, over time: `8`, `1→8`, `2, 4`."""
     uses = method(run.method).uses
     levels = Topology.parse(run.topology or 8).levels
     if "local_steps" not in uses:
         return ", ".join(["1"] * levels)
     final = ", ".join(map(str, run.local_steps or ()))
-    return f"1 → {final}" if {"switch", "step_warmup"} & set(uses) else final
+    return f"1→{final}" if {"switch", "step_warmup"} & set(uses) else final
