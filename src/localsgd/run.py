@@ -20,7 +20,8 @@ from localsgd.tasks.task import Card
 from localsgd.topology import Topology
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-Positive = Annotated[float, msgspec.Meta(gt=0)]
+Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0, lt=1e9)]
 T = TypeVar("T")
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -65,7 +66,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """The batch for which lr is meant; the peak is lr K B / lr_batch."""
     lr_scaling: Literal["linear", "none"] = "linear"
     """Whether the rate grows with the global batch."""
-    lr_warmup: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    lr_warmup: NotNegative | None = None
     """Epochs over which the rate rises from lr to its peak; 5 in 300 where not given."""
     lr_decay_at: tuple[Share, ...] = (0.5, 0.75)
     """Shares of the run after which the rate is multiplied by lr_decay."""
@@ -77,7 +78,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Local momentum of sgd."""
     nesterov: bool = True
     """Nesterov momentum, as in the paper."""
-    weight_decay: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    weight_decay: NotNegative | None = None
     """On all parameters but those of batch norm."""
     batch_norm: Literal["mean", "recalibrated", "own"] = "mean"
     """Of the agreed model: the workers' mean, re-estimated on training data, or worker 0's."""
@@ -193,6 +194,10 @@ class Plan:
         """The first step at or after that many epochs."""
         return math.ceil(epochs * self.steps_per_epoch - 1e-9)
 
+    def _at_share(self, share: float) -> int:
+        """The first step at or after that share of the run's steps."""
+        return math.ceil(share * self.steps - 1e-9)
+
     @property
     def learning_rate(self) -> StepDecay:
         run = self.run
@@ -202,7 +207,7 @@ class Plan:
             start=lr,
             peak=lr * scale,
             warmup_steps=self.step_at(_known(run.lr_warmup)) if scale > 1 else 0,
-            decays=tuple(math.ceil(share * self.steps - 1e-9) for share in run.lr_decay_at),
+            decays=tuple(sorted(self._at_share(share) for share in run.lr_decay_at)),
             factor=run.lr_decay,
         )
 
@@ -234,7 +239,7 @@ class Plan:
             )
         if kind == "step":
             return math.ceil(number)
-        return self.step_at(number) if kind == "epoch" else math.ceil(number * self.steps - 1e-9)
+        return self.step_at(number) if kind == "epoch" else self._at_share(number)
 
     @property
     def schedules(self) -> list[Schedule]:
@@ -263,6 +268,13 @@ class Plan:
                 f"{self.run.epochs:g} epochs of {self.samples} samples are less than one step of "
                 f"{self.batch}; train for longer"
             )
+        if _known(self.run.lr_warmup) > _known(self.run.epochs):
+            raise UserError(
+                f"lr_warmup of {self.run.lr_warmup:g} epochs outlasts the run of "
+                f"{self.run.epochs:g}; give a shorter one, 0 for none"
+            )
+        if self.run.switch != "first-decay":
+            _ = self.switch  # what is no point of the run is refused, whether it is used or not
         if self.schedules[0](Progress()) != 1 and self.run.agree_on == "gradients":
             raise UserError(
                 f"agree_on gradients needs H = 1 at the start, but {self.run.method} starts with "
