@@ -61,4 +61,5 @@ elif mode == "stopped":
             time.sleep(0.01)
             heartbeat.beat()
             if rank == 1:
+                (folder / "stopped").touch()
                 os.kill(os.getpid(), signal.SIGSTOP)

@@ -43,7 +43,7 @@ class Zygote:
         environments: Sequence[dict[str, str]],
         *arguments: object,
         left: Sequence[int] = (),
-        seconds: float = 40,
+        seconds: float = 80,
         meanwhile: Callable[[list[int], Path], None] = lambda pids, folder: None,
     ) -> Outcome:
         """Run a scenario in one process for each environment.
@@ -65,22 +65,19 @@ class Zygote:
         pids = self._answer()["pids"]
         meanwhile(pids, folder)
         result = self._answer()
-        printed = {
-            stream: [(folder / f"{rank}.{stream}").read_text() for rank in range(len(pids))]
+        out, err = (
+            [(folder / f"{rank}.{stream}").read_text() for rank in range(len(pids))]
             for stream in ("out", "err")
-        }
-        return Outcome(pids, **result, **printed)
+        )
+        return Outcome(pids, result["statuses"], result["seconds"], out, err)
 
     def _answer(self) -> dict:
         assert self._process.stdout is not None
         return json.loads(self._process.stdout.readline())
 
     def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(10)
-        self._process.stdout.close()
+        with self._process:
+            self._process.kill()
 
 
 @pytest.fixture(scope="package")
@@ -90,8 +87,10 @@ def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
     zygote.close()
 
 
-def free_port(low: int = 15_000, high: int = 31_000) -> int:
-    for port in range(low + os.getpid() % 1000, high):
+@pytest.fixture
+def free_port() -> int:
+    """A port of those that a Slurm job's number stands for."""
+    for port in range(15_000 + os.getpid() % 10_000, 31_000):
         with socket.socket() as probe:
             if probe.connect_ex(("localhost", port)):
                 return port
@@ -99,11 +98,10 @@ def free_port(low: int = 15_000, high: int = 31_000) -> int:
 
 
 @pytest.fixture
-def torchrun() -> Callable[..., list[dict[str, str]]]:
+def torchrun(free_port: int) -> Callable[..., list[dict[str, str]]]:
     """Environments as torchrun sets them; the store is rank 0's."""
 
     def environments(size: int) -> list[dict[str, str]]:
-        port = free_port()
         return [
             {
                 "RANK": str(rank),
@@ -111,7 +109,7 @@ def torchrun() -> Callable[..., list[dict[str, str]]]:
                 "LOCAL_RANK": str(rank),
                 "LOCAL_WORLD_SIZE": str(size),
                 "MASTER_ADDR": "localhost",
-                "MASTER_PORT": str(port),
+                "MASTER_PORT": str(free_port),
                 "OMP_NUM_THREADS": "1",
             }
             for rank in range(size)

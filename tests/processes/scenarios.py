@@ -31,6 +31,14 @@ def join() -> None:
     print(dist.is_initialized())
 
 
+def join_in_vain() -> None:
+    try:
+        with joined(timeout_seconds=1):
+            pass
+    except PeerLost as error:
+        print(error)
+
+
 def same(*values: str) -> None:
     with joined() as world:
         check_same("topology", "8x2")
@@ -70,7 +78,7 @@ def lost_in_local_phase(rank: int, how: str) -> None:
     _run(body)
 
 
-def lost_in_collective(how: str) -> None:
+def lost_in_collective(how: str, limit: float = LIMIT) -> None:
     """Rank 1 goes while the others wait for it in a collective."""
 
     def body(world: World, heartbeat: Heartbeat) -> None:
@@ -85,7 +93,7 @@ def lost_in_collective(how: str) -> None:
         with heartbeat.waiting():
             dist.all_reduce(torch.ones(3))
 
-    _run(body)
+    _run(body, limit)
 
 
 def raises_in_local_phase() -> None:
@@ -98,10 +106,10 @@ def raises_in_local_phase() -> None:
     _run(body)
 
 
-def _run(body: Callable[[World, Heartbeat], None]) -> None:
+def _run(body: Callable[[World, Heartbeat], None], limit: float = LIMIT) -> None:
     """As the command line does it."""
     try:
-        with joined() as world, Heartbeat(world, LIMIT) as heartbeat:
+        with joined() as world, Heartbeat(world, limit) as heartbeat:
             body(world, heartbeat)
     except PeerLost as error:
         say_last_words(str(error))

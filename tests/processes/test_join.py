@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import pytest
-from conftest import free_port
 
 from localsgd.errors import UserError
 from localsgd.processes import World, joined
 from localsgd.processes.join import gpu_of, threads_of
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 
 def test_alone_nothing_is_joined():
@@ -15,11 +14,10 @@ def test_alone_nothing_is_joined():
         assert world == World(0, 1, 0, 1)
 
 
-def test_srun(zygote):
-    port = free_port()
+def test_srun(zygote, free_port):
     job = {
         "SLURM_NTASKS": "2",
-        "SLURM_JOB_ID": str(port - 15_000),
+        "SLURM_JOB_ID": str(free_port - 15_000),
         "SLURM_JOB_NODELIST": "localhost",
         "SLURM_TASKS_PER_NODE": "2",
         "SLURM_CPUS_PER_TASK": "3",
@@ -35,6 +33,16 @@ def test_srun(zygote):
 def test_torchrun_with_threads_of_the_users_choice(zygote, torchrun):
     outcome = zygote.run("join", torchrun(2))
     assert [out.splitlines()[0].endswith("[2.0, 2.0] 1") for out in outcome.out] == [True, True]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_nobody_joins_says_so(zygote, torchrun, rank):
+    outcome = zygote.run("join_in_vain", [torchrun(2)[rank]])
+    assert outcome.statuses == [0], outcome.err
+    start = f"rank {rank} found no common start with the other 1 processes at localhost:"
+    assert outcome.out[0].startswith(start)
+    assert "within 1 s: " in outcome.out[0]
+    assert outcome.out[0].count("\n") == 1
 
 
 def test_shares_of_a_machine():

@@ -5,7 +5,7 @@ import pytest
 from localsgd.processes import check_same
 from localsgd.processes.same import _message
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 
 def test_every_rank_raises_the_same_error(zygote, torchrun):

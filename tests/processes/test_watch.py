@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from localsgd.processes.pulse import Pulse, State
@@ -8,7 +9,7 @@ from localsgd.processes.watch import Watch
 PULSE = Pulse(1, 1, State.WORKING, pid=7, host="h", parent=1)
 
 
-def verdicts(pulses: list[Pulse | None], patience: float = 4.0) -> list[str | None]:
+def verdicts(pulses: Sequence[Pulse | None], patience: float = 4.0) -> list[str | None]:
     """What a watch says of rank 3 second by second."""
     watch = Watch(patience, limit=5)
     said = []

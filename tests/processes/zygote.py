@@ -5,6 +5,7 @@ One request a line on stdin; two answers a line on stdout, the process ids and t
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import scenarios  # also imports torch and the package
+scenarios = importlib.import_module("scenarios")  # and with it torch and the package
 
 
 def main() -> None:
@@ -44,7 +45,7 @@ def _start(request: dict, rank: int) -> int:
     try:
         status = getattr(scenarios, request["scenario"])(*request["arguments"]) or 0
     except SystemExit as end:
-        status = end.code or 0
+        status = int(end.code or 0)
     except BaseException:
         traceback.print_exc()
     sys.stdout.flush()

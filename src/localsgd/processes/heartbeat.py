@@ -66,7 +66,6 @@ class Heartbeat:
         try:
             yield
         finally:
-            self._own.beats += 1
             self._own.waits -= 1
 
     def __enter__(self) -> Self:

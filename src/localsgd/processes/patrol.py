@@ -108,8 +108,8 @@ class Patrol:
     def _linger(self) -> None:
         """Keep the store open until the others are done, or have read why this process isn't."""
         others = [rank for rank in range(self._size) if rank != self._rank]
-        patience = round(self._limit / self._interval)
-        for _ in range(_READING_ROUNDS if self._own.failed else patience):
+        in_good_order = self._own.failed is None and self._verdict is None
+        for _ in range(round(self._limit / self._interval) if in_good_order else _READING_ROUNDS):
             if all(self._watch.is_done(rank) for rank in others):
                 return
             time.sleep(self._interval)
