@@ -47,6 +47,18 @@ CASES: dict[str, tuple[dict[str, Any], str, list, list]] = {
         [PAIRS, FLAT],
         PAIRS,
     ),
+    "mini-batch in blocks": (
+        {"local_steps": [1, 1], "topology": "2x2"},
+        ".....",
+        [PAIRS, FLAT],
+        FLAT,
+    ),
+    "mini-batch in unequal blocks": (
+        {"local_steps": [1, 1], "topology": "1+3"},
+        ".....",
+        [UNEQUAL, FLAT],
+        FLAT,
+    ),
     "unequal blocks": (
         {"local_steps": [2, 2], "topology": "1+3"},
         "..1..2..1..2.",

@@ -103,8 +103,26 @@ def test_ranks_that_see_the_same_batch_are_warned_of_once(wrapped: bool, local_s
     first, second = run(2, first_step, True, wrapped, local_steps)
     assert len(first) == 1
     assert "DistributedSampler" in first[0]
+    assert "\n" not in first[0]
     assert second == []
     assert run(2, first_step, False, wrapped, local_steps) == [[], []]
+
+
+def wrapped_too_late() -> list[str]:
+    model = net()
+    optimizer = LocalSGD(nesterov(model), model, local_steps=4)
+    ddp = nn.parallel.DistributedDataParallel(model)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loss_of(ddp, dist.get_rank(), 0).backward()
+        optimizer.step()
+    return [str(w.message) for w in caught]
+
+
+def test_ddp_around_a_model_that_local_sgd_has_already_is_warned_of() -> None:
+    (text,), others = run(2, wrapped_too_late)
+    assert "wrapped in DistributedDataParallel after LocalSGD was made" in text
+    assert others == []
 
 
 def test_a_digest_is_of_names_and_bits() -> None:

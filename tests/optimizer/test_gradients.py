@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -221,6 +222,21 @@ def copied() -> bool:
 
 def test_a_copy_in_the_middle_of_a_round() -> None:
     assert run(2, copied) == [True, True]
+
+
+def limits() -> list[timedelta]:
+    found = []
+    for keywords in ({}, {"timeout": 7.0}, {"timeout": timedelta(minutes=5)}):
+        model = net()
+        optimizer = LocalSGD(nesterov(model), model, local_steps=2, **keywords)
+        world: Any = optimizer._placement.world
+        found.append(world.group._get_backend(torch.device("cpu")).options._timeout)
+    return found
+
+
+def test_time_limits_outlast_a_round() -> None:
+    expected = [timedelta(hours=2), timedelta(seconds=7), timedelta(minutes=5)]
+    assert run(2, limits) == [expected, expected]
 
 
 def averaged_twice() -> bool:

@@ -277,6 +277,22 @@ def test_finish_agrees_only_where_that_is_due() -> None:
     assert not torch.equal(values(model)["0.weight"], moved["0.weight"])
 
 
+def test_an_outer_round_keeps_the_rate_of_its_first_step() -> None:
+    """Worked out by hand: a gradient of 1, learning rates 1 to 8, two levels of 2."""
+    model = nn.Linear(1, 1, bias=False).double()
+    nn.init.zeros_(model.weight)
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    outers = [None, localsgd.outer.block_momentum(0.5)]
+    optimizer = LocalSGD(inner, model, local_steps=[2, 2], topology="1x1", outers=outers)
+    for rate in range(1, 9):
+        optimizer.param_groups[0]["lr"] = float(rate)
+        optimizer.zero_grad()
+        model(torch.ones(1, 1, dtype=torch.float64)).sum().backward()
+        optimizer.step()
+    # u1 = 10 / 1, w = -10; u2 = 0.5 * 10 + 26 / 5, w = -10 - 5 u2
+    assert model.weight.item() == -61.0
+
+
 def test_block_momentum_is_told_the_rate_of_the_round_s_first_step() -> None:
     """w <- w0 - lr u with u = (w0 - w1) / lr: the first round is plain averaging."""
     model = net()

@@ -106,7 +106,9 @@ class SameBatch:
         if first and equal and bool(sums[0, 1] > 0):
             warnings.warn(
                 f"all {world.members} workers have the same gradients at the first step: they "
-                "probably see the same batches; give each rank its own part of the data, for "
-                "example with torch.utils.data.DistributedSampler",
+                "probably see the same batches (give each rank its own part of the data, for "
+                "example with torch.utils.data.DistributedSampler), or the model was wrapped in "
+                "DistributedDataParallel after LocalSGD was made (wrap it before, and give "
+                "LocalSGD the wrapped model)",
                 stacklevel=2,
             )

@@ -245,8 +245,9 @@ class LocalSGD(Optimizer):
             return
         lengths = zip(self._position.left, self._position.lengths, strict=True)
         for level, (left, length) in enumerate(lengths):
-            if left == length:
-                self._models.begin_round(level, self._learning_rate())
+            if left != length:
+                break  # A round outside it began with an earlier step.
+            self._models.begin_round(level, self._learning_rate())
 
     def _agree(self) -> None:
         depth, shared = self._position.depth, self._gradients.shared

@@ -8,8 +8,10 @@ Shapes: n scalars of a row.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +41,19 @@ class Row:
         """Refuses where a parameter has left the row (`model.to()`, `model.half()`, `p.data =`) or
         the model (`load_state_dict(assign=True)`).
         """
+        # In one go, as this is asked at every agreement; who is to blame is looked for afterwards.
+        places = [parameter.data_ptr() for parameter in self.parameters]
+        found = [home[key] for home, key in self.homes]
+        if places != self._places or not all(map(operator.is_, found, self.parameters)):
+            self._refuse_moved()
+
+    @cached_property
+    def _places(self) -> list[int]:
+        """Addresses of the slots."""
+        base, size = self.values.data_ptr(), self.values.element_size()
+        return [base + slot.offset * size if slot.length else 0 for slot in self.layout.slots]
+
+    def _refuse_moved(self) -> None:
         base, size = self.values.data_ptr(), self.values.element_size()
         placed = zip(self.layout.slots, self.parameters, self.homes, strict=True)
         for slot, parameter, (home, key) in placed:
