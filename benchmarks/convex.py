@@ -29,6 +29,7 @@ from experiments.convex.setup import Setup, local
 from experiments.convex.stepsizes import FAMILIES, Gammas, StepSize
 from experiments.convex.store import Store
 from experiments.convex.study import Bench, find
+from localsgd.schedule import Every
 from localsgd.tasks.logistic import Logistic
 
 # (K, B, H): from the first figure a small and a large batch with and without local steps, and from
@@ -51,7 +52,9 @@ class Obvious:
     def run(self, setup: Setup, size: StepSize, target: float, most: float) -> int | None:
         """Rounds to the target; `None` for more than `most`."""
         examples, features = self.rows.shape
-        local_steps = setup.schedules[0].local_steps
+        schedule = setup.schedules[0]
+        assert isinstance(schedule, Every)
+        local_steps = schedule.local_steps
         gammas = Gammas([size], examples)
         streams = [stream(setup.seed, worker) for worker in range(setup.workers)]
         model, average = np.zeros(features), np.zeros(features)

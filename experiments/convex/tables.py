@@ -12,8 +12,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from experiments.convex.race import Reached
 from experiments.convex.search import Best, Found
 from experiments.convex.setup import Setup
+from experiments.convex.stepsizes import Family
 from experiments.convex.study import COMMUNICATION, critical_path
 from localsgd.tasks.logistic.rows import Floats
 
@@ -38,7 +40,10 @@ def cell(workers: int, batch: int, local_steps: int) -> Cell:
 
 
 def times(
-    found: Mapping[Setup, Found], target: int, factors: Sequence[float] = (COMMUNICATION,)
+    found: Mapping[Setup, Found],
+    target: int,
+    factors: Sequence[float] = (COMMUNICATION,),
+    family: Family | None = None,
 ) -> dict[Cell, Floats]:
     """Time along the critical path of the best step size.
 
@@ -47,14 +52,25 @@ def times(
         target: which target, by number.
         factors: gradients that an agreement costs: of one level, or of each level, innermost first;
             a setup with one level takes the last.
+        family: the best of this one alone; cells where it was given up in some seed are left out.
     """
     cells: dict[Cell, list[tuple[int, float]]] = defaultdict(list)
     for setup, one in found.items():
-        reached = one.best[target].reached
-        own = factors[-setup.levels :]
-        time = critical_path(reached.steps, reached.agreements, setup.batch, own)
-        cells[Cell(setup.workers, setup.batch, setup.label)].append((setup.seed, time))
-    return {where: np.array([time for _, time in sorted(all_)]) for where, all_ in cells.items()}
+        best = one.best[target]
+        where = Cell(setup.workers, setup.batch, setup.label)
+        if family is None:
+            cells[where].append((setup.seed, _time(setup, best.reached, factors)))
+        elif family in best.by_family:
+            cells[where].append((setup.seed, _time(setup, best.by_family[family][1], factors)))
+        else:
+            cells[where].append((setup.seed, np.nan))
+    table = {where: np.array([time for _, time in sorted(all_)]) for where, all_ in cells.items()}
+    return {where: one for where, one in table.items() if np.isfinite(one).all()}
+
+
+def _time(setup: Setup, reached: Reached, factors: Sequence[float]) -> float:
+    own = factors[-setup.levels :]
+    return critical_path(reached.steps, reached.agreements, setup.batch, own)
 
 
 def relative(table: Table) -> dict[Cell, Floats]:

@@ -37,6 +37,16 @@ def test_times_are_gradients_and_agreements_by_seed() -> None:
     assert nested.tolist() == [16 * 8 + 12 + 4 * 25]
 
 
+def test_times_of_one_family_leave_out_where_it_was_given_up() -> None:
+    all_ = {local(16, 8, h, seed=0): found(20, (10,)) for h in (1, 2)}
+    given_up = found(20, (10,)).best[0]
+    all_[local(16, 8, 2, seed=1)] = Found(
+        (Best(given_up.size, given_up.reached, {"decaying": given_up.by_family["constant"]}),), 1
+    )
+    assert set(times(all_, 0)) == {cell(16, 8, 1), cell(16, 8, 2)}
+    assert set(times(all_, 0, family="constant")) == {cell(16, 8, 1)}
+
+
 def test_relative_to_the_fastest() -> None:
     table = {cell(16, 1, 1): np.array([8.0, 12.0]), cell(16, 2, 1): np.array([4.0, 6.0])}
     assert fastest(table) == cell(16, 2, 1)
