@@ -10,8 +10,9 @@ Letters: n chosen scalars, k vectors at once, b samples of a batch, o outputs a 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
-from typing import final
+from typing import Any, final
 
 from torch import Tensor
 from torch.func import grad, jvp, vjp
@@ -74,7 +75,7 @@ class OutputCurvature:
         at = vjp(outputs, self._chosen)
         z, pull_back = at[0].detach(), at[1]
         for row, vector in zip(products, vectors, strict=True):
-            tangent = jvp(outputs, (self._chosen,), (layout.named(vector),))[1]
+            tangent = forward(outputs, self._chosen, layout.named(vector))
             (parts,) = pull_back(self._middle(loss_of, z, tangent, batch.samples))
             row.add_(layout.flat(parts), alpha=batch.samples)
         return loss_of(z)
@@ -86,7 +87,7 @@ def gauss_newton(objective: Objective) -> OutputCurvature:
     def middle(
         loss_of: Callable[[Tensor], Tensor], z: Tensor, tangent: Tensor, samples: int
     ) -> Tensor:
-        return jvp(grad(loss_of), (z,), (tangent,))[1]
+        return forward(grad(loss_of), z, tangent)
 
     return OutputCurvature(objective, middle)
 
@@ -110,3 +111,11 @@ def empirical_fisher(objective: Objective) -> OutputCurvature:
         return own * along.view(-1, *[1] * (z.ndim - 1)) / samples
 
     return OutputCurvature(objective, middle)
+
+
+def forward(function: Callable[[Any], Tensor], at: Any, tangent: Any) -> Tensor:
+    """The derivative of `function` along a tangent, by forward-mode differentiation."""
+    with warnings.catch_warnings():
+        # torch scripts its own forward rules on first use, and deprecates scripting.
+        warnings.filterwarnings("ignore", "`torch.jit.script` is", DeprecationWarning)
+        return jvp(function, (at,), (tangent,))[1]

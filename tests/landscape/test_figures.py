@@ -1,0 +1,59 @@
+"""Figures from records alone: what is drawn is what the records say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from localsgd.landscape.figures import FIGURES, draw
+
+HISTORY = [
+    {"kind": "largest eigenvalue", "epoch": e, "largest": 9.0 / e, "data": d, "model": m}
+    for m in ("H = 1", "H = 16")
+    for d in ("train", "test")
+    for e in (2, 1, 3)
+]
+DRIFT = [
+    {"kind": "drift", "step": s, "to_mean": [1.0, 3.0], "between": 1.0, "updates": [2.0, 2.0],
+     "mean_update": 1.0, "cosine": None if s == 0 else 0.5, "agreement": 0.7,
+     "between_rounds": None}
+    for s in (0, 4, 8)
+]  # fmt: skip
+SURFACE = {"kind": "surface", "first": [0, 1], "second": [0, 1], "loss": [[1.0, None], [2.0, 9.0]]}
+
+
+def lines(kind: str, records: list[dict]) -> list:
+    figure = FIGURES[kind](records)
+    return [
+        [line for line in axes.get_lines() if len(line.get_xdata()) > 2] for axes in figure.axes
+    ]
+
+
+def test_history_is_sorted_by_epoch_with_a_panel_a_data_set() -> None:
+    panels = lines("largest eigenvalue", HISTORY)
+    assert [len(panel) for panel in panels] == [2, 2]
+    assert list(panels[0][0].get_xdata()) == [1, 2, 3]
+    assert list(panels[0][0].get_ydata()) == pytest.approx([9, 4.5, 3])
+
+
+def test_drift_shows_means_and_gaps() -> None:
+    distances, cosines = lines("drift", DRIFT)
+    assert list(distances[0].get_ydata()) == [2, 2, 2]
+    first, *rest = cosines[0].get_ydata()
+    assert first != first  # a gap
+    assert rest == [0.5, 0.5]
+
+
+def test_a_surface_with_a_gap_and_a_flat_one(tmp_path: Path) -> None:
+    flat = {**SURFACE, "loss": [[0.0, 0.0], [0.0, 0.0]]}
+    assert [p.name for p in draw([SURFACE, flat], tmp_path)] == ["surface.png"]
+
+
+def test_kinds_without_a_figure_are_passed_over(tmp_path: Path) -> None:
+    assert draw([{"kind": "trace", "value": 1.0}], tmp_path) == []
+
+
+def test_other_formats(tmp_path: Path) -> None:
+    (path,) = draw(HISTORY, tmp_path, ending="svg")
+    assert path.read_text().startswith("<?xml")

@@ -1,0 +1,97 @@
+"""Whole evaluations: every part gives its record and its figure, and models stay as they were."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from localsgd.errors import UserError
+from localsgd.landscape import Plan, compare, evaluate, read_records, write_report
+from tests.landscape.cases import assert_same_state, batch_norm_net, state_of
+from tests.landscape.test_interpolation import data
+
+LOSS = nn.CrossEntropyLoss()
+EVERYTHING = Plan(
+    top=3,
+    bottom=1,
+    trace_products=6,
+    density_steps=5,
+    sharpness=True,
+    directions=2,
+    curve_points=3,
+    surface_points=3,
+    line_points=5,
+    plane_points=3,
+    noise=(2, 4),
+)
+
+
+def test_everything_of_three_models(tmp_path: Path) -> None:
+    models = {name: batch_norm_net(seed) for seed, name in enumerate(("small", "large", "post"))}
+    before = {name: state_of(net) for name, net in models.items()}
+    records = compare(models, LOSS, {"train": data()["train"], "test": data()["train"]}, EVERYTHING)
+    for name, net in models.items():
+        assert_same_state(before[name], state_of(net))
+    counts: dict[str, int] = {}
+    for record in records:
+        counts[record["kind"]] = counts.get(record["kind"], 0) + 1
+    assert counts == {
+        "score": 6,
+        "eigenvalues": 6,
+        "trace": 6,
+        "density": 6,
+        "sharpness": 6,
+        "gradient noise": 6,
+        "step noise": 6,
+        "curve": 12,
+        "surface": 6,
+        "interpolation": 3,
+        "plane": 2,
+    }
+    files = write_report(records, tmp_path)
+    assert len(read_records(files[0])) == len(records)
+    assert sorted(path.name for path in files[1:]) == [
+        "curve.png", "density.png", "eigenvalues.png", "interpolation.png", "plane.png",
+        "sharpness.png", "step_noise.png", "surface.png",
+    ]  # fmt: skip
+    assert all(path.stat().st_size > 5000 for path in files[1:])
+
+
+def test_each_curvature_and_method() -> None:
+    for curvature in ("hessian", "gauss-newton", "fisher"):
+        plan = Plan(top=1, curvature=curvature)
+        score, found = evaluate(batch_norm_net(), LOSS, {"test": data()["test"]}, plan)
+        assert (score["kind"], found["curvature"]) == ("score", curvature)
+        assert found["values"][0] > 0
+    plan = Plan(top=1, method="power")
+    _, found = evaluate(batch_norm_net(), LOSS, {"test": data()["test"]}, plan)
+    assert found["method"] == "power iteration"
+
+
+def test_statistics_are_estimated_on_the_training_data() -> None:
+    plan = Plan(top=0, statistics="estimated")
+    kept = evaluate(batch_norm_net(), LOSS, data(), Plan(top=0))
+    estimated = evaluate(batch_norm_net(), LOSS, data(), plan)
+    assert [r["statistics"] for r in estimated] == ["estimated", "estimated"]
+    assert all(a["loss"] != b["loss"] for a, b in zip(kept, estimated, strict=True))
+    with pytest.raises(UserError, match="only test"):
+        evaluate(batch_norm_net(), LOSS, {"test": data()["test"]}, plan)
+
+
+def test_what_cannot_be_compared() -> None:
+    with pytest.raises(UserError, match="no models"):
+        compare({}, LOSS, data())
+    other = nn.Sequential(nn.Flatten(), nn.Linear(36, 4)).double()
+    with pytest.raises(UserError, match="not of one architecture"):
+        compare({"a": batch_norm_net(), "b": other}, LOSS, data(), Plan(top=0))
+    with pytest.raises(UserError, match="no curvature 'kfac'"):
+        evaluate(batch_norm_net(), LOSS, data(), Plan(curvature="kfac"))
+
+
+def test_matplotlib_is_imported_only_to_draw() -> None:
+    code = "import sys, localsgd.landscape; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=100).returncode == 0
