@@ -186,7 +186,6 @@ def joined(parts: list[Outcome]) -> Outcome:
         tensors = [getattr(part, which) for part in parts]
         return {name: torch.cat([part[name] for part in tensors]) for name in tensors[0]}
 
-    assert len({part.bytes for part in parts}) == 1, "processes disagree about the bytes"
     first = parts[0]
     return Outcome(cat("params"), cat("buffers"), cat("momenta"), first.bytes, first.calls)
 
