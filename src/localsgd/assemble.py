@@ -25,12 +25,17 @@ from localsgd.train import train
 from localsgd.workers.hosted import Inner, Workers
 from localsgd.workers.order import Order, generator_for, seed_for
 
+# Fused: a row is stepped as one vector, and everything else makes temporaries of its length.
 OPTIMIZERS: dict[str, Callable[[Run], Callable[..., torch.optim.Optimizer]]] = {
     "sgd": lambda run: partial(
-        torch.optim.SGD, lr=1.0, momentum=run.momentum, nesterov=run.nesterov and run.momentum > 0
+        torch.optim.SGD,
+        lr=1.0,
+        momentum=run.momentum,
+        nesterov=run.nesterov and run.momentum > 0,
+        fused=True,
     ),
-    "adam": lambda run: torch.optim.Adam,
-    "adamw": lambda run: torch.optim.AdamW,
+    "adam": lambda run: partial(torch.optim.Adam, fused=True),
+    "adamw": lambda run: partial(torch.optim.AdamW, fused=True),
 }
 
 
@@ -187,10 +192,19 @@ def _loss(
         x = x.to(dtype)
         if run.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
-        torch.manual_seed(seed_for(run.seed, "dropout", worker, step))
+        _seed(device, seed_for(run.seed, "dropout", worker, step))
         return forward(model, x, y)
 
     return loss
+
+
+def _seed(device: torch.device, seed: int) -> None:
+    """Seeds what a model on `device` draws from."""
+    if device.type == "cpu":
+        # torch.manual_seed asks every kind of device there may be, which takes 0.2 ms a step.
+        torch.random.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
