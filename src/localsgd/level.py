@@ -164,7 +164,8 @@ class Level:
         if not self.plain:
             self.anchor.copy_(state["anchor"])
         if self._optimizer is not None:
-            self._optimizer.state[self._optimizer.param_groups[0]["params"][0]] = state["outer"]
+            saved = {**self._optimizer.state_dict(), "state": {0: state["outer"]}}
+            self._optimizer.load_state_dict(saved)
             self._learning_rate = state["learning_rate"]
 
 

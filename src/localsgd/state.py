@@ -14,20 +14,25 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 
 from localsgd.assemble import Assembly
 from localsgd.collective.metered import Entry
 from localsgd.errors import UserError
+from localsgd.level import Level
+from localsgd.run import Run
 
 KEPT = 2
 """Checkpoints that are kept: the newest, and one before it."""
+
+_ADVICE = "remove this checkpoint to go on from the one before it, or from the start"
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -58,6 +63,7 @@ def save(
     barrier()
     if rank == 0:
         common = {
+            "run": _fingerprint(assembly.run),
             "step": assembly.workers.step,
             "position": asdict(assembly.position),
             "agreements": assembly.agreements,
@@ -65,17 +71,22 @@ def save(
             "sha256": {path.name: _sha256(path) for path in sorted(partial.iterdir())},
             "extra": extra,
         }
-        (partial / "common.json").write_text(json.dumps(common))
-        shutil.rmtree(final, ignore_errors=True)
+        (partial / "common.json").write_text(json.dumps(_sealed(common)))
+        _discard(final)
         os.replace(partial, final)
         for old in checkpoints(folder)[:-KEPT]:
-            shutil.rmtree(old, ignore_errors=True)
+            _discard(old)
     barrier()
 
 
 def load(assembly: Assembly, checkpoint: Path) -> dict[str, Any]:
     """Puts a checkpoint into a newly assembled run of the same configuration; returns `extra`."""
-    common = read_common(checkpoint)
+    common = _unsealed(checkpoint)
+    if common["run"] != _fingerprint(assembly.run):
+        raise UserError(
+            f"checkpoint {checkpoint} belongs to another run, or this run's run.json was changed; "
+            "put back what it was saved with"
+        )
     for row, worker in enumerate(assembly.workers.ids):
         state = _read(checkpoint, worker, common)
         try:
@@ -97,49 +108,102 @@ def read_common(checkpoint: Path) -> dict[str, Any]:
     """What all workers of a checkpoint share."""
     path = checkpoint / "common.json"
     try:
-        return json.loads(path.read_text())
+        common = json.loads(path.read_text())
+        if not isinstance(common, dict):
+            raise ValueError("it holds no object")
     except (OSError, ValueError) as error:
-        raise UserError(f"checkpoint {checkpoint} is damaged: common.json: {error}") from None
+        raise UserError(f"checkpoint file {path} is damaged: {error}; {_ADVICE}") from None
+    return common
 
 
 def _worker_state(assembly: Assembly, row: int, worker: int) -> dict[str, Any]:
-    levels = []
-    for level, groups, members in assembly.placement.located(assembly.levels):
+    levels: list[dict[str, Any]] = [{} for _ in assembly.levels]
+    for depth, level, groups, members in _located(assembly):
         state = level.state()
         memory = state.pop("reducer")
-        saved: dict[str, Any] = {}
         for group, first in enumerate(groups):
             if first == worker:
-                saved["group"] = _at(state, group)
+                levels[depth]["group"] = _part(state, group, 0)
             if worker in members[group]:
-                saved["member"] = _at(_at(memory, group), members[group].index(worker))
-        levels.append(saved)
+                member = members[group].index(worker)
+                levels[depth]["member"] = _part(_part(memory, group, 0), member, 1)
     return {"worker": assembly.workers.state(row), "levels": levels}
 
 
 def _load_levels(assembly: Assembly, read: Callable[[int], list[dict[str, Any]]]) -> None:
-    located = assembly.placement.located(assembly.levels)
-    for depth, (level, groups, members) in enumerate(located):
+    for depth, level, groups, members in _located(assembly):
         if not level.remembers:
             continue
-        state = _stack([read(first)[depth]["group"] for first in groups])
-        memory = [[read(first)[depth]["member"] for first in firsts] for firsts in members]
-        level.load({**state, "reducer": _stack([_stack(row) for row in memory])})
+        state = _joined([read(first)[depth]["group"] for first in groups], 0)
+        memory = [
+            _joined([read(first)[depth]["member"] for first in firsts], 1) for firsts in members
+        ]
+        level.load({**state, "reducer": _joined(memory, 0)})
 
 
-def _at(value: Any, index: int) -> Any:
-    """One group's, or member's, part of a state: `index` of every tensor with that dimension."""
+def _located(assembly: Assembly) -> Iterator[tuple[int, Level, list[int], list[list[int]]]]:
+    """`Placement.located` with the depth of each level: 0 for all unequal blocks hosted here."""
+    located = list(assembly.placement.located(assembly.levels))
+    blocks_more = len(located) - len(assembly.levels)
+    for index, (level, groups, members) in enumerate(located):
+        yield max(0, index - blocks_more), level, groups, members
+
+
+def _part(value: Any, index: int, axis: int) -> Any:
+    """What belongs to one group (axis 0) or member (axis 1) of a state.
+
+    That is `index` of every tensor with that axis, kept as an axis of length 1; all else is shared.
+    """
     if isinstance(value, dict):
-        return {key: _at(item, index) for key, item in value.items()}
-    return value[index] if isinstance(value, Tensor) and value.dim() else value
+        return {key: _part(item, index, axis) for key, item in value.items()}
+    has_axis = isinstance(value, Tensor) and value.dim() > axis
+    return value.narrow(axis, index, 1) if has_axis else value
 
 
-def _stack(parts: list[Any]) -> Any:
-    """The inverse of `_at`, over all indices."""
+def _joined(parts: list[Any], axis: int) -> Any:
+    """The inverse of `_part`, over all indices."""
     first = parts[0]
     if isinstance(first, dict):
-        return {key: _stack([part[key] for part in parts]) for key in first}
-    return torch.stack(parts) if isinstance(first, Tensor) else first
+        return {key: _joined([part[key] for part in parts], axis) for key in first}
+    has_axis = isinstance(first, Tensor) and first.dim() > axis
+    return torch.cat(parts, axis) if has_axis else first
+
+
+def _sealed(common: dict[str, Any]) -> dict[str, Any]:
+    """`common` with its checksum."""
+    return {**common, "checksum": hashlib.sha256(json.dumps(common).encode()).hexdigest()}
+
+
+def _unsealed(checkpoint: Path) -> dict[str, Any]:
+    """`read_common`, checked."""
+    sealed = read_common(checkpoint)
+    common = {key: value for key, value in sealed.items() if key != "checksum"}
+    if sealed != _sealed(common):
+        raise UserError(
+            f"checkpoint file {checkpoint / 'common.json'} is damaged: its checksum is another "
+            f"one; {_ADVICE}"
+        )
+    return common
+
+
+def _fingerprint(run: Run) -> str:
+    """Equal for equal runs, also where settings have come to exist since."""
+    usual = Run()
+    chosen = {
+        key: value
+        for key, value in msgspec.structs.asdict(run).items()
+        if value != getattr(usual, key)
+    }
+    return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
+
+
+def _discard(path: Path) -> None:
+    """Removes a checkpoint; cut off half-way, what is left of it does not look like one."""
+    if path.exists():
+        gone = path.with_suffix(".discarded")
+        shutil.rmtree(gone, ignore_errors=True)
+        os.replace(path, gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def _file(worker: int) -> str:
@@ -167,12 +231,14 @@ def _read(checkpoint: Path, worker: int, common: dict[str, Any]) -> dict[str, An
     path = checkpoint / _file(worker)
     try:
         if _sha256(path) != common["sha256"][path.name]:
-            raise UserError(f"checkpoint file {path} is damaged: its checksum is another one")
+            raise UserError(
+                f"checkpoint file {path} is damaged: its checksum is another one; {_ADVICE}"
+            )
         return torch.load(path, weights_only=True, map_location="cpu")
     except (OSError, KeyError) as error:
-        raise UserError(f"checkpoint {checkpoint} lacks {path.name}: {error}") from None
+        raise UserError(f"checkpoint {checkpoint} lacks {path.name}: {error}; {_ADVICE}") from None
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise UserError(f"checkpoint file {path} is damaged: {error}") from None
+        raise UserError(f"checkpoint file {path} is damaged: {error}; {_ADVICE}") from None
 
 
 def _sha256(path: Path) -> str:
