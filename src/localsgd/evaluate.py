@@ -126,5 +126,6 @@ def _sums(model: nn.Module, assembly: Assembly, samples: Tensor) -> Tensor:
         with assembly.autocast():
             output = model(x.to(dtype))
         loss, correct = task.loss(output.to(dtype), y), task.correct(output, y)
-        sums += torch.tensor([float(loss) * len(indices), float(correct), len(indices)])
+        found = [float(loss) * len(indices), float(correct), len(indices)]
+        sums += torch.tensor(found, dtype=torch.float64)
     return sums.to(assembly.workers.params.device)
