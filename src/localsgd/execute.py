@@ -69,6 +69,7 @@ class Execution:
     seconds: float = 0.0
     _since: float = field(default=0.0, init=False)
     _stop: bool = field(default=False, init=False)
+    _saved_step: int | None = field(default=None, init=False)
 
     @property
     def leads(self) -> bool:
@@ -110,7 +111,7 @@ class Execution:
             if self._due[step] % self.checkpoint_every == 0 or step == self.assembly.plan.steps:
                 self.save()
         if self._stop:
-            if self.alone:
+            if self.alone and self._saved_step != step:
                 self.save()
             raise Interrupted(f"interrupted; go on with: localsgd resume {self.folder.path}")
 
@@ -119,6 +120,7 @@ class Execution:
         with self._off_the_clock("saving"):
             extra = {"seconds": self.seconds}
             state.save(self.assembly, self.folder.checkpoints, barrier, extra)
+        self._saved_step = self.assembly.workers.step
 
     def _evaluate(self) -> None:
         assembly = self.assembly
@@ -168,9 +170,10 @@ class Execution:
             "ledger": [asdict(entry) for entry in assembly.ledger.levels],
             "seconds": self.seconds,
         }
-        if self.leads:
-            self.folder.finish(summary, model)
-        barrier()
+        with self.observer.pausing("saving"):
+            if self.leads:
+                self.folder.finish(summary, model)
+            barrier()
         self.observer.finished(summary)
         return summary
 
@@ -201,8 +204,9 @@ class Execution:
 def evaluation_steps(plan: Plan) -> dict[int, int]:
     """The steps after which the agreed model is evaluated, numbered; the last step is one."""
     run = plan.run
-    count = int((run.epochs or 0) / run.evaluate_every)
-    steps = [plan.step_at(number * run.evaluate_every) for number in range(1, count + 1)]
+    every = max(run.evaluate_every, 1 / plan.steps_per_epoch)  # at most once a step
+    count = int((run.epochs or 0) / every)
+    steps = [plan.step_at(number * every) for number in range(1, count + 1)]
     ordered = dict.fromkeys([*(step for step in steps if 0 < step < plan.steps), plan.steps])
     return {step: number for number, step in enumerate(ordered, start=1)}
 

@@ -42,9 +42,14 @@ class Folder:
     def create(path: Path, run: Run, environment: Mapping[str, Any]) -> Folder:
         """A new folder; one that is there and holds anything is refused."""
         Folder.check_new(path)
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            write_whole(path / "run.json", to_json(run))
+        except OSError as error:
+            raise UserError(
+                f"{path} cannot be written: {error.strerror}; give another place with --out"
+            ) from None
         write_whole(path / "environment.json", _json(environment))
-        write_whole(path / "run.json", to_json(run))
         return Folder(path)
 
     @staticmethod

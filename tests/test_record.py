@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from localsgd.errors import UserError
+from localsgd.record import Folder, environment, write_whole
+from tests.runs import Killed, tiny
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder.create(tmp_path / "run", tiny(), {"cores": 2})
+
+
+def test_what_a_new_run_has(folder: Folder) -> None:
+    assert sorted(path.name for path in folder.path.iterdir()) == ["environment.json", "run.json"]
+    assert folder.run == tiny()
+    assert folder.environment() == {"cores": 2}
+    assert folder.metrics() == []
+    assert folder.summary() is None
+
+
+def test_an_empty_folder_will_do(tmp_path: Path) -> None:
+    assert Folder.create(tmp_path, tiny(), {}).run == tiny()
+
+
+def test_what_is_there_is_left_alone(folder: Folder, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for path in (folder.path, file):
+        with pytest.raises(UserError, match="exists already; go on with it by `localsgd resume"):
+            Folder.create(path, tiny(seed=1), {})
+    assert folder.run == tiny()
+    assert file.read_text() == "mine"
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be written: Not a directory; give another place"):
+        Folder.create(tmp_path / "file" / "run", tiny(), {})
+
+
+def test_no_runs_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"is no run's folder: it has no run\.json"):
+        Folder.open(tmp_path)
+
+
+def test_dying_at_the_start_leaves_a_run_that_can_be_resumed_or_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.replace
+    for survivors in range(2):
+        path, left = tmp_path / str(survivors), [survivors]
+
+        def dies(source: Path, target: Path, left: list[int] = left) -> None:
+            if not left[0]:
+                raise Killed
+            left[0] -= 1
+            real(source, target)
+
+        monkeypatch.setattr(os, "replace", dies)
+        with pytest.raises(Killed):
+            Folder.create(path, tiny(), {})
+        monkeypatch.undo()
+        assert not (path / "run.json").exists() or Folder.open(path).run == tiny()
+    assert Folder.open(path).environment() == {}
+
+
+def test_files_appear_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    write_whole(path, b"first")
+
+    def dies(source: Path, target: Path) -> None:
+        raise Killed
+
+    monkeypatch.setattr(os, "replace", dies)
+    with pytest.raises(Killed):
+        write_whole(path, b"second")
+    assert path.read_bytes() == b"first"
+
+
+def test_metrics_are_json_lines_and_a_torn_one_is_left_out(folder: Folder) -> None:
+    rows = [{"step": step, "test_accuracy": 0.5} for step in (4, 8, 12)]
+    for row in rows:
+        folder.append(row)
+    path = folder.path / "metrics.jsonl"
+    assert [json.loads(line) for line in path.read_text().splitlines()] == rows
+    path.write_text(path.read_text()[:-9])
+    assert folder.metrics() == rows[:2]
+    folder.forget_after(8)
+    folder.append(rows[2])
+    assert folder.metrics() == rows
+    folder.forget_after(0)
+    assert path.read_text() == ""
+
+
+def test_the_model_is_a_plain_state_dict(folder: Folder) -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)).to(
+        memory_format=torch.channels_last  # pyrefly: ignore
+    )
+    folder.finish({"test_accuracy": 1.0}, model)
+    assert folder.summary() == {"test_accuracy": 1.0}
+    found = load_file(folder.model)
+    assert found.keys() == model.state_dict().keys()
+    assert all(torch.equal(found[name], value) for name, value in model.state_dict().items())
+
+
+def test_environment_is_json() -> None:
+    found = json.loads(json.dumps(environment(torch.device("cpu"), 2)))
+    assert found["processes"] == 2
+    assert found["torch"] == torch.__version__
+    assert found["threads"] == 1
