@@ -24,7 +24,7 @@ def test_largest_magnitudes_of_a_batch_norm_net() -> None:
 
 def test_a_dominant_negative_value_comes_first() -> None:
     found = power_iteration(Matrix(with_spectrum(hard_spectrum())), 1)
-    assert found.values[0] == pytest.approx(-5, rel=1e-4)
+    assert found.values[0] == pytest.approx(-5, rel=1e-3)
     assert found.residuals[0] < 0.2
     assert found.converged == (True,)
 
