@@ -226,7 +226,8 @@ def test_a_copy_in_the_middle_of_a_round() -> None:
 
 def limits() -> list[timedelta]:
     found = []
-    for keywords in ({}, {"timeout": 7.0}, {"timeout": timedelta(minutes=5)}):
+    cases: list[dict[str, Any]] = [{}, {"timeout": 7.0}, {"timeout": timedelta(minutes=5)}]
+    for keywords in cases:
         model = net()
         optimizer = LocalSGD(nesterov(model), model, local_steps=2, **keywords)
         world: Any = optimizer._placement.world
