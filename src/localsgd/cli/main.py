@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,16 +54,43 @@ def _parse(arguments: list[str]) -> Command:
     commands = {"run": RunCommand(run=base), "compare": CompareCommand(run=base)}
     chosen = commands.get(arguments[0]) if arguments else None
     options = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
-    if chosen is None:
-        return tyro.cli(Command, args=arguments, prog="localsgd", config=options)  # type: ignore[call-overload]
-    command = tyro.cli(
-        type(chosen),
-        args=arguments[1:],
-        default=chosen,
-        prog=f"localsgd {arguments[0]}",
-        config=options,
-    )
+    with _mistakes_in_one_line():
+        if chosen is None:
+            return tyro.cli(Command, args=arguments, prog="localsgd", config=options)  # type: ignore[call-overload]
+        command = tyro.cli(
+            type(chosen),
+            args=arguments[1:],
+            default=chosen,
+            prog=f"localsgd {arguments[0]}",
+            config=options,
+        )
     return replace(command, run=_checked(command.run))
+
+
+@contextmanager
+def _mistakes_in_one_line() -> Generator[None]:
+    """A `UserError` for what tyro would say in a box: its first paragraph, the options it suggests,
+    and where help is.
+    """
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            yield
+    except SystemExit as stopped:
+        if not stopped.code:
+            raise
+        raise UserError(_in_one_line(said.getvalue())) from None
+
+
+def _in_one_line(box: str) -> str:
+    lines = [line.strip("│ ") for line in box.splitlines() if line.startswith("│")]
+    by_break = itertools.groupby(lines, key=lambda line: not line or line.startswith("─"))
+    paragraphs = [" ".join(group) for is_break, group in by_break if not is_break]
+    if not paragraphs:
+        return " ".join(box.split())
+    nearest = [line.split()[0] for line in lines if line.startswith("--") and "Perhaps" in box]
+    said = paragraphs[0].rstrip(".") + (f"; nearest: {', '.join(nearest)}" if nearest else "")
+    return f"{said}; {paragraphs[-1].removeprefix('For full helptext, ')}"
 
 
 def _checked(run: Run) -> Run:

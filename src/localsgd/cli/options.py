@@ -5,6 +5,7 @@ A `Run` says what is trained; the rest says where and how it is carried out.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,7 @@ from typing import Annotated
 import tyro
 from tyro.conf import Positional, arg
 
+from localsgd.errors import UserError
 from localsgd.run import Run
 
 Settings = Annotated[Run, arg(name="")]
@@ -33,6 +35,17 @@ class Hosting:
     """Limit of one collective; must outlast the slowest round."""
     quiet: bool = False
     """Print nothing but errors."""
+
+    def check(self) -> None:
+        """Refuses numbers that cannot be."""
+        for name, least in (("processes", 1), ("checkpoint_every", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UserError(f"--{name.replace('_', '-')} {value} cannot be; give 1 or more")
+        for name in ("heartbeat_seconds", "timeout_minutes"):
+            value = getattr(self, name)
+            if not 0 < value < math.inf:
+                raise UserError(f"--{name.replace('_', '-')} {value:g} cannot be; give more than 0")
 
 
 @dataclass(frozen=True)

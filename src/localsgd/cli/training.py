@@ -6,7 +6,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +16,7 @@ import torch.distributed as dist
 from rich.console import Console
 
 from localsgd import tasks
-from localsgd.assemble import pick_device
+from localsgd.assemble import Assembly, pick_device
 from localsgd.cli.options import (
     CompareCommand,
     Hosting,
@@ -27,7 +27,16 @@ from localsgd.cli.options import (
 from localsgd.errors import UserError
 from localsgd.execute import Execution, prepare
 from localsgd.methods import method
-from localsgd.processes import Heartbeat, World, check_same, find_world, is_launched, joined, launch
+from localsgd.processes import (
+    Heartbeat,
+    World,
+    check_same,
+    find_world,
+    is_launched,
+    joined,
+    launch,
+    say_last_words,
+)
 from localsgd.record import Folder
 from localsgd.run import Run, to_json
 from localsgd.show import figures, tables
@@ -39,16 +48,16 @@ from localsgd.topology import Topology
 
 def run(command: RunCommand) -> int:
     """Trains one run."""
+    command.hosting.check()
     completed = complete(command.run, command.hosting)
     out = command.out or Path("runs") / f"{completed.task}-{completed.method}-{_now()}"
-    if find_world().rank == 0:
-        Folder.check_new(out)
+    Folder.check_new(out)  # by all: a process that waits for one that has left waits for long
 
     def arguments(config: Path) -> list[str]:
         return ["run", f"--config={config}", f"--out={out}"]
 
     if starts_processes(command.hosting):
-        return _start(command.hosting, completed, arguments)
+        return _start(command.hosting, completed, arguments, f"localsgd resume {out}")
     with _here(completed, command.hosting) as host:
         host.train(completed, _same_on_all(out, command.out is None), resuming=False)
     return 0
@@ -56,12 +65,14 @@ def run(command: RunCommand) -> int:
 
 def resume(command: ResumeCommand) -> int:
     """Goes on with one run."""
+    command.hosting.check()
     folder = Folder.open(command.folder)
     wanted = folder.run
     if folder.summary() is not None:
         raise UserError(f"{command.folder} has ended; see `localsgd show {command.folder}`")
     if starts_processes(command.hosting):
-        return _start(command.hosting, wanted, lambda _: ["resume", str(command.folder)])
+        again = f"localsgd resume {command.folder}"
+        return _start(command.hosting, wanted, lambda _: ["resume", str(command.folder)], again)
     with _here(wanted, command.hosting) as host:
         host.train(wanted, command.folder, resuming=True)
     return 0
@@ -69,9 +80,9 @@ def resume(command: ResumeCommand) -> int:
 
 def compare(command: CompareCommand) -> int:
     """Trains several methods and seeds, those that have not ended yet, and shows them together."""
+    command.hosting.check()
     runs = compared(command)
-    if find_world().rank == 0:
-        _check_comparison(command.out, runs)
+    _check_comparison(command.out, runs)
     if starts_processes(command.hosting):
 
         def arguments(config: Path) -> list[str]:
@@ -79,7 +90,7 @@ def compare(command: CompareCommand) -> int:
             seeds = ["--seeds", *map(str, command.seeds)] if command.seeds else []
             return ["compare", f"--config={config}", f"--out={command.out}", *names, *seeds]
 
-        status = _start(command.hosting, command.run, arguments)
+        status = _start(command.hosting, command.run, arguments, "the same command")
     else:
         with _here(next(iter(runs.values())), command.hosting) as host:
             for name, wanted in runs.items():
@@ -125,8 +136,6 @@ def starts_processes(hosting: Hosting) -> bool:
     """Whether this process only starts others."""
     if hosting.processes is None:
         return False
-    if hosting.processes < 1:
-        raise UserError(f"--processes {hosting.processes} cannot be; give 1 or more")
     if find_world().size > 1:
         raise UserError(
             "--processes is for a command on its own; torchrun and srun start their own"
@@ -134,12 +143,17 @@ def starts_processes(hosting: Hosting) -> bool:
     return hosting.processes > 1
 
 
-def _start(hosting: Hosting, wanted: Run, arguments: Callable[[Path], Sequence[str]]) -> int:
+def _start(
+    hosting: Hosting, wanted: Run, arguments: Callable[[Path], Sequence[str]], again: str
+) -> int:
     with tempfile.TemporaryDirectory(prefix="localsgd-") as folder:
         config = Path(folder) / "run.json"
         config.write_bytes(to_json(wanted))
         command = [*arguments(config), *hosting_arguments(hosting)]
-        return launch(command, hosting.processes or 1)
+        status = launch(command, hosting.processes or 1)
+    if status > 128:
+        say_last_words(f"localsgd: interrupted; go on with: {again}")
+    return status
 
 
 @dataclass
@@ -160,17 +174,18 @@ class Host:
         """Trains `wanted` to its end."""
         check_same("configuration", _lines(wanted))
         live = Live(self.console, quiet=not self.loud, title=title)
-        execution = prepare(
-            wanted,
-            self.task,
-            path,
-            Watched(live, self.heartbeat),
-            resuming=resuming,
-            local_rank=self.world.local_rank,
-            timeout=timedelta(minutes=self.hosting.timeout_minutes),
-            waiting=self.heartbeat.waiting,
-            checkpoint_every=self.hosting.checkpoint_every,
-        )
+        with self.heartbeat.waiting():
+            execution = prepare(
+                wanted,
+                self.task,
+                path,
+                Watched(live, self.heartbeat),
+                resuming=resuming,
+                local_rank=self.world.local_rank,
+                timeout=timedelta(minutes=self.hosting.timeout_minutes),
+                waiting=self.heartbeat.waiting,
+                checkpoint_every=self.hosting.checkpoint_every,
+            )
         if self.loud:
             self._say_plan(execution)
         execution.train()
@@ -190,16 +205,24 @@ class Host:
 
 
 class Watched:
-    """An observer whose steps are heartbeats too."""
+    """An observer whose steps are heartbeats too.
+
+    The first step counts as a pause, since it may compile the model.
+    """
 
     def __init__(self, live: Live, heartbeat: Heartbeat) -> None:
         self._live = live
         self._heartbeat = heartbeat
-        self.started = live.started
+        self._until_first_step = ExitStack()
         self.evaluated = live.evaluated
         self.finished = live.finished
 
-    def stepped(self, assembly) -> None:
+    def started(self, assembly: Assembly) -> None:
+        self._until_first_step.enter_context(self._heartbeat.waiting())
+        self._live.started(assembly)
+
+    def stepped(self, assembly: Assembly) -> None:
+        self._until_first_step.close()
         self._heartbeat.beat()
         self._live.stepped(assembly)
 
