@@ -41,9 +41,9 @@ class Row:
         """Refuses where a parameter has left the row (`model.to()`, `model.half()`, `p.data =`) or
         the model (`load_state_dict(assign=True)`).
         """
-        # In one go, as this is asked at every agreement; who is to blame is looked for afterwards.
-        places = [parameter.data_ptr() for parameter in self.parameters]
-        found = [home[key] for home, key in self.homes]
+        # Asked at every agreement, so in C; who is to blame is looked for afterwards.
+        places = list(map(Tensor.data_ptr, self.parameters))
+        found = map(operator.getitem, *self._shelves)
         if places != self._places or not all(map(operator.is_, found, self.parameters)):
             self._refuse_moved()
 
@@ -52,6 +52,11 @@ class Row:
         """Addresses of the slots."""
         base, size = self.values.data_ptr(), self.values.element_size()
         return [base + slot.offset * size if slot.length else 0 for slot in self.layout.slots]
+
+    @cached_property
+    def _shelves(self) -> tuple[list[dict[str, nn.Parameter | None]], list[str]]:
+        """`homes` as two lists."""
+        return [home for home, _ in self.homes], [key for _, key in self.homes]
 
     def _refuse_moved(self) -> None:
         base, size = self.values.data_ptr(), self.values.element_size()
