@@ -1,0 +1,75 @@
+"""Runs a function in fresh processes, joined by gloo where there are several."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+SECONDS = 600
+
+
+def run(processes: int, function: Callable[..., Any], *arguments: Any) -> Any:
+    """`function(*arguments)` in each of P processes over loopback; what the first gives back.
+
+    Args:
+        processes: P; one has no process group.
+        function: found by its name in a module, as pickle does.
+    """
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    with tempfile.TemporaryDirectory(prefix="localsgd-bench-") as folder:
+        store = str(Path(folder) / "store")
+        started = [
+            context.Process(
+                target=_serve,
+                args=(rank, processes, store, there if rank == 0 else None, function, arguments),
+                daemon=True,
+            )
+            for rank in range(processes)
+        ]
+        for process in started:
+            process.start()
+        there.close()
+        try:
+            answer = here.recv()
+        except EOFError:
+            raise RuntimeError(f"{function.__name__} failed in {processes} processes") from None
+        finally:
+            for process in started:
+                process.join(10)
+                process.kill()
+    return answer
+
+
+def _serve(
+    rank: int,
+    processes: int,
+    store: str,
+    answer: Any,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+) -> None:
+    torch.set_num_threads(1)
+    if processes > 1:
+        if Path("/sys/class/net/lo").exists():
+            os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{store}",
+            rank=rank,
+            world_size=processes,
+            timeout=timedelta(seconds=SECONDS),
+        )
+    found = function(*arguments)
+    if answer is not None:
+        answer.send(found)
+    if processes > 1:
+        dist.destroy_process_group()

@@ -1,0 +1,61 @@
+"""K = 16 workers in one process against one worker on the same number of samples.
+
+A turn is one step of each of the 16 and the agreement of their models, which is due after every
+step (the most that can be asked of hosting), or 16 steps of the one worker.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from benchmarks.report import Finding, publish, timed
+from benchmarks.timing import Times, take_turns, turn_seconds
+from benchmarks.workloads import advance, assembled, random_cifar
+
+WORKERS = 16
+CASES = (("resnet20", 32), ("small-cnn", 32), ("small-cnn", 128))
+BOUND = 1.1
+SECONDS = 35.0
+
+
+def measure(seconds: float = SECONDS) -> list[Finding]:
+    """Findings of all cases, in about so many seconds each."""
+    task = random_cifar()
+    findings = []
+    for model, batch in CASES:
+        one = assembled(task, model, batch, topology="1", method="mini-batch")
+        many = assembled(
+            task, model, batch, topology=str(WORKERS), method="mini-batch", agree_on="models"
+        )
+        actions = {
+            "1 worker": partial(advance, one, WORKERS),
+            f"{WORKERS} workers": partial(advance, many, 1),
+        }
+        turns = max(5, int(seconds / turn_seconds(actions)))
+        times = take_turns(actions, turns)
+        samples = WORKERS * batch
+        bounds = {f"{WORKERS} workers": BOUND}
+        found = timed(f"{model}, B = {batch}", times, "1 worker", bounds)
+        findings += [_with_pace(finding, times[finding.contestant], samples) for finding in found]
+    return findings
+
+
+def _with_pace(finding: Finding, times: Times, samples: int) -> Finding:
+    pace = samples / statistics.median(times.wall)
+    cells = {**finding.cells, "samples/s": f"{pace:,.0f}"}
+    figures = {**finding.figures, "samples_per_second": round(pace, 1)}
+    return replace(finding, cells=cells, figures=figures)
+
+
+def main(share: float = 1.0) -> bool:
+    torch.set_num_threads(1)
+    title = f"{WORKERS} workers in one process, agreeing after every step"
+    return publish("hosting", title, measure(share * SECONDS))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""A dense agreement against one flat all-reduce of the same scalars and the division.
+
+On gloo over loopback, with the ways that people use instead: PyTorch's averager, and a loop over
+parameters. A turn's time is that of the slowest process, which all have to wait for.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+
+from benchmarks import crew
+from benchmarks.report import Finding, publish, timed
+from benchmarks.timing import Action, Times, take_turns, turn_seconds
+from benchmarks.workloads import Holder, Shapes, random_cifar, scalars, shapes_of, wide_resnet
+from localsgd import LocalSGD
+from localsgd.collective import Ledger
+from localsgd.level import agree_and_share
+from localsgd.tasks import models
+from localsgd.topology import Topology, build_levels, place, row_multiple
+from localsgd.workers.layout import Layout
+
+PROCESSES = (2, 4)
+BOUND = 1.05
+SECONDS = 20.0
+REFERENCE, SLOW, OURS = "flat all-reduce", "one by one", ("Level", "LocalSGD")
+
+
+def cases() -> dict[str, Shapes]:
+    return {
+        "ResNet-20": shapes_of(models.build("resnet20", random_cifar(64), seed=0)),
+        "WRN-28-10": wide_resnet(),
+        "1,000 x 1,000": [(1000,)] * 1000,
+    }
+
+
+@torch.no_grad()
+def contestants(shapes: Shapes) -> dict[str, Action]:
+    """An agreement of each, on memory of its own."""
+    processes = dist.get_world_size()
+    flat = torch.rand(scalars(shapes))
+    theirs = Holder(shapes)
+    for parameter in theirs.parameters():  # PyTorch's averager passes over those without gradients
+        parameter.grad = torch.zeros_like(parameter)
+
+    def flat_sum() -> None:
+        dist.all_reduce(flat)
+        flat.div_(processes)
+
+    def one_by_one() -> None:
+        for parameter in theirs.parameters():
+            dist.all_reduce(parameter.data)
+            parameter.data.div_(processes)
+
+    averager = PeriodicModelAverager(period=2)  # 1 would do and warns
+
+    def averaged() -> None:
+        averager.step = 0
+        averager.average_parameters(theirs.parameters())
+
+    return {
+        REFERENCE: flat_sum,
+        "Level": level(shapes),
+        "LocalSGD": local_sgd(shapes),
+        "PeriodicModelAverager": averaged,
+        SLOW: one_by_one,
+    }
+
+
+def level(shapes: Shapes) -> Action:
+    """As the trainer has it: one row for each process, metered."""
+    processes = dist.get_world_size()
+    named = ((str(i), torch.empty(shape, device="meta")) for i, shape in enumerate(shapes))
+    rows = Layout.of(named, multiple=row_multiple(processes)).rows(1, "cpu").fill_(1.0)
+    levels = build_levels(place(Topology((processes,))), rows, ledger=Ledger.of(1))
+    return lambda: agree_and_share(levels)
+
+
+def local_sgd(shapes: Shapes) -> Action:
+    """All that a step does beyond the local one: parameters looked for, rounds moved along."""
+    model = Holder(shapes)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    return LocalSGD(inner, model, local_steps=1, agree_on="models")._agree
+
+
+def timed_here(shapes: Shapes, seconds: float) -> list[dict[str, Times]]:
+    """In one process of several: the times of the slowest in each turn.
+
+    Once for all but the slow way, which would leave the others few turns; once for that.
+    """
+    actions = contestants(shapes)
+    slow = {name: actions[name] for name in (REFERENCE, SLOW)}
+    del actions[SLOW]
+    return [_turns(actions, 0.8 * seconds, least=10), _turns(slow, 0.2 * seconds, least=4)]
+
+
+def _turns(actions: dict[str, Action], seconds: float, least: int) -> dict[str, Times]:
+    count = torch.tensor([seconds / turn_seconds(actions)])
+    dist.all_reduce(count, op=dist.ReduceOp.MIN)
+    times = take_turns(actions, max(least, int(count)), before=dist.barrier)
+    return {name: Times(_slowest(own.wall), _slowest(own.cpu)) for name, own in times.items()}
+
+
+def _slowest(seconds: list[float]) -> list[float]:
+    most = torch.tensor(seconds, dtype=torch.float64)
+    dist.all_reduce(most, op=dist.ReduceOp.MAX)
+    return most.tolist()
+
+
+def measure(seconds: float = SECONDS) -> list[Finding]:
+    """Findings of all cases, in about so many seconds each."""
+    findings = []
+    for processes in PROCESSES:
+        for name, shapes in cases().items():
+            quick, slow = crew.run(processes, timed_here, shapes, seconds)
+            bounds = dict.fromkeys(OURS, BOUND)
+            case = f"{processes} processes, {name}"
+            findings += timed(case, quick, REFERENCE, bounds)
+            findings += timed(case, slow, REFERENCE, bounds)[1:]
+    return findings
+
+
+def main(share: float = 1.0) -> bool:
+    torch.set_num_threads(1)
+    return publish("sync", "A dense agreement", measure(share * SECONDS))
+
+
+if __name__ == "__main__":
+    main()

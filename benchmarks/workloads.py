@@ -1,0 +1,137 @@
+"""What is trained and synchronised here: random images, models, lists of shapes.
+
+Shapes: B samples of a batch · K workers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from localsgd.assemble import Assembly, assemble
+from localsgd.run import Run
+from localsgd.tasks import card, models
+from localsgd.tasks.augment import crop_and_flip
+from localsgd.tasks.images import Images, ImageTask
+from localsgd.topology import Topology, place
+from localsgd.train import train
+
+Shapes = list[tuple[int, ...]]
+
+
+def random_cifar(samples: int = 4096, seed: int = 0) -> ImageTask:
+    """CIFAR-10 in all but its pixels and labels, which are noise; cropped and flipped like it."""
+    draw = torch.Generator().manual_seed(seed)
+    pixels = torch.randint(0, 256, (samples, 3, 32, 32), generator=draw, dtype=torch.uint8)
+    images = Images(pixels, torch.randint(0, 10, (samples,), generator=draw))
+    test = Images(images.pixels[:16], images.labels[:16])
+    return ImageTask(
+        card=replace(card("cifar10"), train_size=samples, test_size=16),
+        train=images,
+        test=test,
+        mean=(127.5,) * 3,
+        std=(64.0,) * 3,
+        augment=crop_and_flip,
+    )
+
+
+def inner(model: nn.Module, weight_decay: float = 1e-4) -> torch.optim.Optimizer:
+    """The paper's: Nesterov 0.9, no weight decay on batch norm; as PyTorch makes it by default."""
+    spared = models.no_decay(model)
+    named = list(model.named_parameters())
+    groups: list[dict[str, Any]] = [
+        {"params": [p for name, p in named if name not in spared], "weight_decay": weight_decay},
+        {"params": [p for name, p in named if name in spared], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    return torch.optim.SGD(groups, lr=0.05, momentum=0.9, nesterov=True)
+
+
+def loop(
+    task: ImageTask, model: nn.Module, optimizer: torch.optim.Optimizer, batch: int
+) -> Callable[[], None]:
+    """A step of the loop that everybody writes."""
+    draw = torch.Generator().manual_seed(1)
+    batches = _batches(task.train_size, batch)
+
+    def step() -> None:
+        x, y = task.train_batch(next(batches), draw)
+        optimizer.zero_grad()
+        task.loss(model(x), y).backward()
+        optimizer.step()
+
+    return step
+
+
+def _batches(samples: int, batch: int) -> Iterator[Tensor]:
+    for epoch in itertools.count():
+        order = torch.randperm(samples, generator=torch.Generator().manual_seed(epoch))
+        yield from order[: samples - samples % batch].split(batch)
+
+
+def assembled(task: ImageTask, model: str, batch: int, **settings: Any) -> Assembly:
+    """The trainer on `task`, one process."""
+    run = Run(task="cifar10", model=model, batch=batch, lr=0.05, lr_scaling="none", **settings)
+    run = run.completed(task.card)
+    return assemble(run, task, place(Topology.parse(run.topology or 1)), torch.device("cpu"))
+
+
+def advance(assembly: Assembly, steps: int) -> None:
+    """So many further steps by the trainer's own loop, ending with an agreement of all levels."""
+    train(
+        assembly.workers,
+        assembly.levels,
+        assembly.plan.schedules,
+        assembly.plan.learning_rate,
+        steps=assembly.workers.step + steps,
+        position=assembly.position,
+        progress=assembly.progress,
+        gradients=assembly.gradients,
+    )
+
+
+def shapes_of(model: nn.Module) -> Shapes:
+    return [tuple(parameter.shape) for parameter in model.parameters()]
+
+
+def wide_resnet(depth: int = 28, widen: int = 10, classes: int = 10) -> Shapes:
+    """The tensors of a wide residual network for CIFAR (Zagoruyko and Komodakis, 2016).
+
+    36,479,194 scalars in 80 tensors for WRN-28-10.
+    """
+    shapes: Shapes = [(16, 3, 3, 3)]
+    inside = 16
+    for width in (16 * widen, 32 * widen, 64 * widen):
+        for _ in range((depth - 4) // 6):
+            shapes += [(inside,), (inside,), (width, inside, 3, 3)]
+            shapes += [(width,), (width,), (width, width, 3, 3)]
+            if inside != width:
+                shapes.append((width, inside, 1, 1))
+            inside = width
+    return [*shapes, (inside,), (inside,), (classes, inside), (classes,)]
+
+
+def scalars(shapes: Shapes) -> int:
+    return sum(math.prod(shape) for shape in shapes)
+
+
+class Holder(nn.Module):
+    """Parameters of given shapes, with values from a seed, and nothing to compute."""
+
+    def __init__(self, shapes: Shapes, seed: int = 0) -> None:
+        super().__init__()
+        draw = torch.Generator().manual_seed(seed)
+        self.tensors = nn.ParameterList(torch.rand(shape, generator=draw) for shape in shapes)
+
+
+def deep_mlp(layers: int = 35, width: int = 1020) -> nn.Sequential:
+    """Equal square layers: 36.4 million scalars, no tensor more than a 35th of them."""
+    return nn.Sequential(
+        *(part for _ in range(layers) for part in (nn.Linear(width, width), nn.ReLU()))
+    )
