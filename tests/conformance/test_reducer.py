@@ -16,7 +16,17 @@ import torch
 from torch import Tensor
 
 from localsgd.collective import InProcess
-from localsgd.reduce import ExactMean, OrderedMean, Reducer
+from localsgd.reduce import (
+    BFloat16,
+    CompressedMean,
+    ExactMean,
+    Int8,
+    MajorityVote,
+    OrderedMean,
+    Reducer,
+    Sign,
+    TopK,
+)
 from localsgd.topology import Topology, place
 from tests.distributed.harness import run
 
@@ -40,6 +50,14 @@ class Kind:
 REDUCERS = [
     Kind("exact", ExactMean),
     Kind("ordered", OrderedMean, ordered=True),
+    # Over every hosting, all compressors are in test_compressor; one stands for them here.
+    Kind("sign", lambda: CompressedMean(Sign(), way="two-phase"), exact=False, ordered=True),
+    Kind("gathered sign", lambda: CompressedMean(Sign(), way="gather"), exact=False),
+    Kind("majority", MajorityVote, exact=False),
+    Kind("int8", lambda: CompressedMean(Int8(4), way="two-phase"), exact=False),
+    Kind("stochastic int8", lambda: CompressedMean(Int8(4, seed=1)), exact=False),
+    Kind("top-k", lambda: CompressedMean(TopK(0.5), way="gather"), exact=False),
+    Kind("bfloat16", lambda: CompressedMean(BFloat16()), exact=False),
 ]
 
 HOSTINGS = [("8", 1), ("8", 2), ("8", 4), ("4x2", 2), ("4x2", 4), ("2x4", 4), ("2x2x2", 4)]

@@ -1,0 +1,245 @@
+"""The mean of compressed updates, with error feedback.
+
+    v_k <- u_k + e_k,   e_k <- v_k - C(v_k),   result: mean_k C(v_k)
+
+Lin et al. 2020, Algorithm 4, and Algorithm 3 without e; the memory is each member's own. Two ways
+over the wire:
+
+- `gather`: every member gets all payloads and takes the mean of what they stand for, which is the
+  paper's average; (M - 1) c bytes in.
+- `two-phase`: member j owns the j-th of M chunks, decodes all payloads of it, takes their mean and
+  compresses that again, with a second memory, before all gather the chunks (Tang et al. 2019,
+  DoubleSqueeze); 2 c (M - 1)/M bytes in, whatever M is.
+
+What is sent and what is kept add up to what is given: M · result + sum_k e_k, and M times the
+owners' memories, gain sum_k u_k at every agreement. Unequal weights scale the updates before, to
+M · weight · u_k.
+
+Shapes: g groups · m members hosted here · M members · n scalars of a row · c bytes of a payload ·
+s scalars of a chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from localsgd.collective.seam import Collective, Pending
+from localsgd.errors import UserError
+from localsgd.names import unknown
+from localsgd.reduce.compressor import Codec, Compressor, check_dtype
+from localsgd.reduce.fragments import Fragments, parts
+from localsgd.reduce.members import check_memory, check_saved, places_of, refusal
+from localsgd.workers.layout import Layout
+from localsgd.workers.order import generator_for
+
+Way = Literal["auto", "gather", "two-phase"]
+WAYS = ("auto", "gather", "two-phase")
+
+SMALL = 1 << 16
+"""Bytes:
+
+up to which all payloads of the others arrive sooner in one round than smaller ones in two.
+"""
+
+
+class Chunk(NamedTuple):
+    """Scalars `[start, stop)` of a vector, which are compressed on their own."""
+
+    start: int
+    stop: int
+    codec: Codec
+
+    def add(self, payload: Tensor, out: Tensor, factor: float = 1.0) -> None:
+        """What `payload [>= c]` stands for, times `factor`, onto this chunk of `out`."""
+        self.codec.add(payload[: self.codec.size], out[self.start : self.stop], factor)
+
+    def fault(self, payload: Tensor) -> str | None:
+        return self.codec.fault(payload[: self.codec.size])
+
+
+class CompressedMean:
+    """Reduces updates to the mean of their compressed selves.
+
+    Args:
+        compressor: what becomes of a vector.
+        feedback: whether what a payload lost is added to the next update.
+        way: over the wire; `auto` gathers where M <= 2 or little arrives.
+        layout: where tensors lie in a row; it is taken for one tensor where not given.
+
+    State by member: `error [g, m, n]`; `owner_error [g, m, s]` of the chunk that it owns; `place
+    [g, m]`, its number among the M, which it learns at the first agreement.
+    """
+
+    linear = False
+
+    def __init__(
+        self,
+        compressor: Compressor,
+        *,
+        feedback: bool = True,
+        way: Way = "auto",
+        layout: Layout | None = None,
+    ) -> None:
+        if way not in WAYS:
+            raise unknown("way over the wire", way, WAYS)
+        self.compressor = compressor
+        self.feedback = feedback
+        self.way = way
+        self._layout = layout
+        self._agreements = 0
+        self._memory: dict[str, Tensor] = {}
+        self._chunks: dict[tuple[int, torch.dtype, int], list[Chunk]] = {}
+
+    def reduce(
+        self, update: Tensor, weights: Tensor | None, collective: Collective
+    ) -> Pending[Tensor]:
+        check_dtype(update.dtype)
+        if weights is not None:
+            update.mul_((weights * collective.members).unsqueeze(-1))
+        if "place" not in self._memory:
+            self._memory["place"] = places_of(update, collective)
+        self._agreements += 1
+        if self._gathers(update, collective.members):
+            return self._gathered(update, collective)
+        return self._in_two_phases(update, collective)
+
+    def _gathers(self, update: Tensor, members: int) -> bool:
+        if self.way != "auto":
+            return self.way == "gather"
+        [whole] = self._cut(update, 1)
+        return members <= 2 or (members - 1) * whole.codec.size <= SMALL
+
+    def _gathered(self, update: Tensor, collective: Collective) -> Pending[Tensor]:
+        chunks = self._cut(update, 1)
+        sent = self._sent("error", update, [chunks] * update.shape[1], _size(chunks))
+        pending = collective.gather(sent[:, :, 0])
+
+        def finish() -> Tensor:
+            received = pending.wait()  # [g, M, c]
+            by_member = chunks * collective.members
+            self._check(received, by_member, sent, chunks, collective)
+            return _added(received, by_member, update[:, 0].zero_()).div_(collective.members)
+
+        return Pending(finish)
+
+    def _in_two_phases(self, update: Tensor, collective: Collective) -> Pending[Tensor]:
+        chunks = self._cut(update, collective.members)
+        size = _size(chunks)
+        sent = self._sent("error", update, [chunks] * update.shape[1], size)  # [g, m, M, c]
+        owned = [chunks[place] for place in self._memory["place"][0].tolist()]
+        own = [Chunk(0, stop - start, codec) for start, stop, codec in owned]
+        received = collective.exchange(sent).wait()  # [g, m, M, c], of this member's own chunk
+        means = update.new_zeros((*update.shape[:2], chunks[0].stop))  # [g, m, s]
+        for member, chunk in enumerate(own):
+            _added(received[:, member], [chunk] * collective.members, means[:, member])
+        means /= collective.members
+        again = self._sent("owner_error", means, [[chunk] for chunk in own], size)  # [g, m, 1, c]
+        pending = collective.gather(again[:, :, 0])
+
+        def finish() -> Tensor:
+            payloads = pending.wait()  # [g, M, c]
+            self._check(payloads, chunks, sent, chunks, collective)
+            return _added(payloads, chunks, update[:, 0].zero_())
+
+        return Pending(finish)
+
+    def _cut(self, update: Tensor, count: int) -> list[Chunk]:
+        """The row in `count` chunks, the first of which is the longest."""
+        n, dtype = update.shape[-1], update.dtype
+        if (n, dtype, count) not in self._chunks:
+            row = Fragments.of(self._layout) if self._layout else Fragments.whole(n)
+            if row.length != n:
+                raise UserError(f"the layout is of rows of {row.length} scalars, not of {n}")
+            length, cut = parts(row, count)
+            self._chunks[n, dtype, count] = [
+                Chunk(
+                    min(n, index * length),
+                    min(n, index * length) + part.length,
+                    self.compressor.codec(part, dtype),
+                )
+                for index, part in enumerate(cut)
+            ]
+        return self._chunks[n, dtype, count]
+
+    def _sent(
+        self, memory: str, vectors: Tensor, chunks: Sequence[Sequence[Chunk]], size: int
+    ) -> Tensor:
+        """Payloads `[g, m, chunks, size]` of `vectors [g, m, ...]`; what they lose is remembered.
+
+        Args:
+            memory: where it is kept.
+            chunks: of each hosted member's vector.
+        """
+        if self.feedback:
+            vectors = self._remembered(memory, vectors).add_(vectors)
+        shape = (*vectors.shape[:2], len(chunks[0]), size)
+        sent = torch.zeros(shape, dtype=torch.uint8, device=vectors.device)
+        places = self._memory["place"][0].tolist()
+        for group, payloads in zip(vectors, sent, strict=True):
+            for vector, place, own, into in zip(group, places, chunks, payloads, strict=True):
+                draw = self._draw(memory, place)
+                for chunk, payload in zip(own, into, strict=True):
+                    part = vector[chunk.start : chunk.stop]
+                    chunk.codec.encode(part, payload[: chunk.codec.size], draw)
+                    if self.feedback:
+                        chunk.add(payload, vector, -1.0)
+        return sent
+
+    def _remembered(self, memory: str, vectors: Tensor) -> Tensor:
+        if memory not in self._memory:
+            self._memory[memory] = torch.zeros_like(vectors)
+        check_memory(self._memory[memory], vectors)
+        return self._memory[memory]
+
+    def _draw(self, purpose: str, place: int) -> torch.Generator | None:
+        """Follows from seed, agreement and member, so not from who hosts it; groups draw alike."""
+        seed = self.compressor.seed
+        return None if seed is None else generator_for(seed, purpose, self._agreements, place)
+
+    def _check(
+        self,
+        received: Tensor,
+        chunks: Sequence[Chunk],
+        sent: Tensor,
+        own: Sequence[Chunk],
+        collective: Collective,
+    ) -> None:
+        """Refuses NaN and infinity.
+
+        What is received is the same on all processes, so they all raise, and none waits for long.
+        """
+        tensor = next(filter(None, (_fault(payloads, chunks) for payloads in received)), None)
+        if tensor is not None:
+            flags = [[_fault(payloads, own) is not None for payloads in group] for group in sent]
+            raise refusal(tensor, torch.tensor(flags, device=sent.device), collective)
+
+    def state(self) -> dict[str, Any]:
+        return {"feedback": self.feedback, "agreements": self._agreements, **self._memory}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self._memory = {k: value.clone() for k, value in state.items() if isinstance(value, Tensor)}
+        self._agreements = state.get("agreements", 0)
+        check_saved(state, self.feedback, complete="error" in state or not self._agreements)
+
+
+def _size(chunks: Sequence[Chunk]) -> int:
+    """Bytes of a payload, of whichever chunk."""
+    return max(chunk.codec.size for chunk in chunks)
+
+
+def _added(payloads: Tensor, chunks: Sequence[Chunk], out: Tensor) -> Tensor:
+    """out [g, n] <- out + what `payloads [g, P, c]` of P chunks stand for, in their order."""
+    for group, received in zip(out, payloads, strict=True):
+        for chunk, payload in zip(chunks, received, strict=True):
+            chunk.add(payload, group)
+    return out
+
+
+def _fault(payloads: Tensor, chunks: Sequence[Chunk]) -> str | None:
+    """The first tensor in `payloads [P, c]` of P chunks that is not finite."""
+    faults = (chunk.fault(payload) for chunk, payload in zip(chunks, payloads, strict=True))
+    return next(filter(None, faults), None)

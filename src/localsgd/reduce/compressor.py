@@ -1,0 +1,119 @@
+"""The seam between error feedback and a compressor: vectors become bytes, and bytes vectors.
+
+A `Compressor` is a setting. For a vector of known length, with tensors in known places, it gives a
+`Codec`, which turns such vectors into payloads of one fixed size and back. Vectors of several
+members go through it one by one, so that their bits do not depend on how many of them a process
+hosts.
+
+Shapes: n scalars of a vector · c bytes of its payload.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from localsgd.errors import UserError
+from localsgd.reduce.fragments import Fragments
+
+
+class Codec(Protocol):
+    """A compressor of vectors of one length. `size` is c, the bytes of every payload."""
+
+    @property
+    def size(self) -> int: ...
+
+    def encode(self, x: Tensor, payload: Tensor, draw: torch.Generator | None = None) -> None:
+        """Writes the payload `[c]` of `x [n]`, whose padding is zero.
+
+        Args:
+            x: to be compressed.
+            payload: uint8, zeros before.
+            draw: where randomness comes from, for compressors that use any.
+        """
+        ...
+
+    def add(self, payload: Tensor, out: Tensor, factor: float = 1.0) -> None:
+        """out [n] <- out + factor · (what `payload` stands for). Padding stays as it was."""
+        ...
+
+    def fault(self, payload: Tensor) -> str | None:
+        """The tensor in which `payload` has NaN or infinity; None where there is none."""
+        ...
+
+
+class Compressor(Protocol):
+    """A way to write a vector in fewer bytes.
+
+    `unbiased` says that what a payload stands for is, in the mean over draws, the vector. `seed` is
+    of the draws, and None for compressors that draw nothing.
+    """
+
+    unbiased: bool
+
+    @property
+    def seed(self) -> int | None: ...
+
+    def codec(self, fragments: Fragments, dtype: torch.dtype) -> Codec:
+        """For vectors of `dtype` with tensors at `fragments`."""
+        ...
+
+
+class NotFinite(UserError):
+    """An update has NaN or infinity in it."""
+
+
+def encode(codec: Codec, x: Tensor, draw: torch.Generator | None = None) -> Tensor:
+    """Payloads `[..., c]` of `x [..., n]`."""
+    payloads = torch.zeros((*x.shape[:-1], codec.size), dtype=torch.uint8, device=x.device)
+    for vector, payload in zip(_each(x), _each(payloads), strict=True):
+        codec.encode(vector, payload, draw)
+    return payloads
+
+
+def decode(codec: Codec, payloads: Tensor, like: Tensor) -> Tensor:
+    """What payloads `[..., c]` stand for, in the shape and dtype of `like [..., n]`."""
+    x = torch.zeros_like(like, memory_format=torch.contiguous_format)
+    for vector, payload in zip(_each(x), _each(payloads), strict=True):
+        codec.add(payload, vector)
+    return x
+
+
+def scale_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Of scales and other numbers in payloads: float64 for rows of it, float32 for all others."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def check_dtype(dtype: torch.dtype) -> None:
+    """Refuses tensors that have no fractions to lose."""
+    if not dtype.is_floating_point:
+        raise UserError(
+            f"{str(dtype).removeprefix('torch.')} cannot be compressed, as a rounded number would "
+            "be another one; compress floating-point tensors, and leave others to the exact mean"
+        )
+
+
+def put(numbers: Tensor, payload: Tensor) -> None:
+    """The bytes of `numbers` into `payload`, which may start anywhere."""
+    payload.copy_(numbers.contiguous().view(-1).view(torch.uint8))
+
+
+def take(payload: Tensor, dtype: torch.dtype) -> Tensor:
+    """The numbers whose bytes `put` has written."""
+    return payload.clone().view(dtype)
+
+
+def first_not_finite(numbers: Tensor) -> int | None:
+    """The place in `numbers [s]` of the first NaN or infinity."""
+    if bool(torch.isfinite(numbers).all()):
+        return None
+    return int(torch.isfinite(numbers).logical_not().nonzero()[0])
+
+
+def _each(x: Tensor) -> list[Tensor]:
+    """`x [..., n]` as vectors `[n]` that share its memory."""
+    if x.dim() == 1:
+        return [x]
+    return [vector for part in x for vector in _each(part)]

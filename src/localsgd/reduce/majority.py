@@ -1,0 +1,81 @@
+"""Majority vote for signSGD.
+
+    result = (mean_k ||u_k||_1 / d) · sign(sum_k sign(u_k)),   a tie gives 0
+
+(Bernstein et al. 2018, Algorithm 3, with a scale, so that models keep the size of their steps.)
+sign(0) = +1 in a vote, as in `Sign`; a tie moves nothing, since any other rule would drift. There
+is no error feedback: members do not know what a vote has lost of them.
+
+Shapes: g groups · M members · n scalars of a row · s scales · c bytes of a payload.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from localsgd.collective.seam import Collective, Pending
+from localsgd.reduce.compressor import encode
+from localsgd.reduce.fragments import Fragments
+from localsgd.reduce.members import refusal
+from localsgd.reduce.sign import Sign, SignCodec
+from localsgd.workers.layout import Layout
+
+
+@dataclass(frozen=True)
+class MajorityVote:
+    """The sign that most members have, scaled by the mean of their scales; payloads are gathered.
+
+    Args:
+        sign: what has a scale of its own.
+        layout: where tensors lie in a row; it is taken for one tensor where not given.
+    """
+
+    sign: Sign = field(default_factory=Sign)
+    layout: Layout | None = None
+
+    linear = False
+
+    def reduce(
+        self, update: Tensor, weights: Tensor | None, collective: Collective
+    ) -> Pending[Tensor]:
+        """As `Reducer.reduce`. Weights are those of the scales; every member has one vote."""
+        if weights is not None:
+            update.mul_((weights * collective.members).unsqueeze(-1))
+        n = update.shape[-1]
+        fragments = Fragments.of(self.layout) if self.layout else Fragments.whole(n)
+        codec = self.sign.codec(fragments, update.dtype)
+        sent = encode(codec, update)
+        pending = collective.gather(sent)
+
+        def finish() -> Tensor:
+            received = pending.wait()  # [g, M, c]
+            for payload in received.flatten(0, 1):
+                tensor = codec.fault(payload)
+                if tensor is not None:
+                    flags = [[codec.fault(p) is not None for p in group] for group in sent]
+                    raise refusal(tensor, torch.tensor(flags, device=sent.device), collective)
+            for result, payloads in zip(update[:, 0].zero_(), received, strict=True):
+                _vote(codec, payloads, result)
+            return update[:, 0]
+
+        return Pending(finish)
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def load(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def _vote(codec: SignCodec, payloads: Tensor, result: Tensor) -> None:
+    """Into `result [n]`, which is zero, from `payloads [M, c]`."""
+    one_each = [1.0] * codec.scales
+    scales = [codec.scales_of(payload) for payload in payloads]
+    for payload in payloads:
+        codec.add_scaled(payload, result, one_each)
+    means = [sum(own) / len(scales) for own in zip(*scales, strict=True)]
+    codec.scale_in_place(result.sign_(), means)

@@ -1,0 +1,279 @@
+"""PowerSGD: matrices as products of two thin ones, which can be averaged as they are.
+
+For each tensor, seen as a matrix, with V_k = U_k + E_k and Q of the agreement before:
+
+    P <- orthogonal(mean_k V_k Q),   Q_k <- V_k^T P,   E_k <- V_k - P Q_k^T,   Q <- mean_k Q_k
+    result: P Q^T
+
+(Vogels, Karimireddy, Jaggi 2019, Algorithms 1 and 2, with warm start.) What would not get smaller
+goes as it is: vectors, and matrices with r (rows + columns) >= rows · columns. The two means are
+plain ones, of small vectors, whatever M is.
+
+Shapes: g groups · m members hosted here · M members · n scalars of a row · r rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from localsgd.collective.seam import Collective, Pending
+from localsgd.errors import UserError
+from localsgd.reduce.compressor import check_dtype, first_not_finite
+from localsgd.reduce.exact import ExactMean
+from localsgd.reduce.members import check_memory, check_saved, refusal
+from localsgd.reduce.seam import Reducer
+from localsgd.workers.layout import Layout, Slot
+from localsgd.workers.order import generator_for
+
+
+class Matrix(NamedTuple):
+    """A tensor that is compressed: where it lies in a row, and its shape as a matrix."""
+
+    name: str
+    start: int
+    rows: int
+    columns: int
+
+    def view(self, x: Tensor) -> Tensor:
+        """`[..., rows, columns]` of `x [..., n]`."""
+        stop = self.start + self.rows * self.columns
+        return x[..., self.start : stop].unflatten(-1, (self.rows, self.columns))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compressed, and the stretches `[start, stop)` of a row that are sent as they are."""
+
+    matrices: tuple[Matrix, ...]
+    plain: tuple[tuple[str, int, int], ...]
+
+    @staticmethod
+    def of(layout: Layout, rank: int) -> Plan:
+        matrices: list[Matrix] = []
+        plain: list[tuple[str, int, int]] = []
+        for slot in layout.slots:
+            rows, columns = _as_matrix(slot)
+            if rank * (rows + columns) < rows * columns:
+                matrices.append(Matrix(slot.name, slot.offset, rows, columns))
+            elif slot.length:
+                plain.append((slot.name, slot.offset, slot.offset + slot.length))
+        if not matrices:
+            raise UserError(
+                f"PowerSGD of rank {rank} makes no tensor of this model smaller; "
+                f"{_largest_rank(layout)}"
+            )
+        return Plan(tuple(matrices), tuple(plain))
+
+
+class PowerSgd:
+    """Reduces updates to the mean of their projections on a few directions, with error feedback.
+
+    Args:
+        layout: where tensors lie in a row.
+        rank: r.
+        feedback: whether what a projection lost is added to the next update.
+        mean: takes the two small means; `OrderedMean` for the same bits over every hosting.
+        seed: of the first Q.
+
+    State by member: `error [g, m, n]`; `q [g, m, sum of r · columns]`, the same for all of a group.
+    """
+
+    linear = False
+
+    def __init__(
+        self,
+        layout: Layout,
+        rank: int = 2,
+        *,
+        feedback: bool = True,
+        mean: Reducer | None = None,
+        seed: int = 0,
+    ) -> None:
+        if rank < 1:
+            raise UserError(f"rank {rank} sends nothing; give 1 or more")
+        check_dtype(layout.dtype)
+        self.rank = rank
+        self.feedback = feedback
+        self._layout = layout
+        self._plan = Plan.of(layout, rank)
+        self._mean: Reducer = mean or ExactMean()
+        self._seed = seed
+        self._error: Tensor | None = None
+        self._q: Tensor | None = None
+
+    def reduce(
+        self, update: Tensor, weights: Tensor | None, collective: Collective
+    ) -> Pending[Tensor]:
+        self._check_length(update)
+        if weights is not None:
+            update.mul_((weights * collective.members).unsqueeze(-1))
+        if self._error is not None:
+            check_memory(self._error, update)
+            update += self._error
+        if self._q is None:
+            self._q = self._drawn(update).expand(*update.shape[:2], -1)
+        p = self._mean_products(update, collective)
+        left = [_orthogonal(part) for part in self._split(p, of_rows=True)]  # [g, rows, r]
+        own = self._projected(update, left)  # [g, m, columns, r]
+        if self.feedback:
+            self._error = self._lost(update, left, own)
+        pending = self._mean.reduce(_flat(own), None, collective)
+
+        def finish() -> Tensor:
+            q = pending.wait()
+            self._q = self._alive(q).unsqueeze(1).expand(*update.shape[:2], -1)
+            return self._result(p, left, q, update[:, 0])
+
+        return Pending(finish)
+
+    def _check_length(self, update: Tensor) -> None:
+        if update.shape[-1] != self._layout.length:
+            raise UserError(
+                f"the layout is of rows of {self._layout.length} scalars, not of {update.shape[-1]}"
+            )
+
+    def _mean_products(self, update: Tensor, collective: Collective) -> Tensor:
+        """The mean of all V_k Q, and then of what is sent as it is: `[g, ...]`."""
+        assert self._q is not None
+        q = self._split(self._q, of_rows=False)
+        products = [
+            _products(matrix.view(update), right)
+            for matrix, right in zip(self._plan.matrices, q, strict=True)
+        ]
+        plain = [update[..., start:stop] for _, start, stop in self._plan.plain]
+        flat = torch.cat([_flat(products), *plain], -1)
+        found = self._mean.reduce(flat, None, collective).wait()
+        place = first_not_finite(found.sum(0))
+        if place is not None:
+            culprits = torch.isfinite(update).all(-1).logical_not()
+            raise refusal(self._name_at(place), culprits, collective)
+        return found
+
+    def _projected(self, update: Tensor, left: list[Tensor]) -> list[Tensor]:
+        """Every member's V_k^T P: `[g, m, columns, r]` of each matrix."""
+        return [
+            _products(matrix.view(update).transpose(-1, -2), basis.unsqueeze(1))
+            for matrix, basis in zip(self._plan.matrices, left, strict=True)
+        ]
+
+    def _lost(self, update: Tensor, left: list[Tensor], own: list[Tensor]) -> Tensor:
+        """V_k - P Q_k^T of matrices; nothing of the rest."""
+        error = torch.zeros_like(update) if self._error is None else self._error
+        for matrix, basis, right in zip(self._plan.matrices, left, own, strict=True):
+            sent = _products(basis.unsqueeze(1), right.transpose(-1, -2))
+            torch.sub(matrix.view(update), sent, out=matrix.view(error))
+        return error
+
+    def _result(self, p: Tensor, left: list[Tensor], q: Tensor, out: Tensor) -> Tensor:
+        """Into `out [g, n]`: P Q^T, and the means of what was sent as it is."""
+        out.zero_()
+        right = self._split(q, of_rows=False)
+        for matrix, basis, part in zip(self._plan.matrices, left, right, strict=True):
+            product = _products(basis.unsqueeze(1), part.transpose(-1, -2).unsqueeze(1))
+            matrix.view(out).copy_(product[:, 0])
+        at = sum(matrix.rows for matrix in self._plan.matrices) * self.rank
+        for _, start, stop in self._plan.plain:
+            out[:, start:stop] = p[:, at : at + stop - start]
+            at += stop - start
+        return out
+
+    def _split(self, flat: Tensor, *, of_rows: bool) -> list[Tensor]:
+        """All P (or Q) `[g, rows, r]` out of a vector `[g, ...]` that begins with them."""
+        found, at = [], 0
+        for matrix in self._plan.matrices:
+            height = matrix.rows if of_rows else matrix.columns
+            stop = at + height * self.rank
+            found.append(flat[..., at:stop].unflatten(-1, (height, self.rank)))
+            at = stop
+        return found
+
+    def _drawn(self, like: Tensor) -> Tensor:
+        """A random Q for every matrix: `[1, ...]`."""
+        draws = [
+            torch.randn(matrix.columns * self.rank, generator=draw, dtype=torch.float64)
+            for index, matrix in enumerate(self._plan.matrices)
+            for draw in [generator_for(self._seed, "power-sgd", index)]
+        ]
+        return torch.cat(draws).to(like).unsqueeze(0)
+
+    def _alive(self, q: Tensor) -> Tensor:
+        """Q with directions that are 0 drawn anew: a tensor that rested would rest for ever."""
+        parts = self._split(q, of_rows=False)
+        if not any(bool((part == 0).all(-2).any()) for part in parts):
+            return q
+        fresh = self._split(self._drawn(q), of_rows=False)
+        alive = [
+            torch.where((part == 0).all(-2, keepdim=True), new, part).flatten(-2)
+            for part, new in zip(parts, fresh, strict=True)
+        ]
+        return torch.cat(alive, -1)
+
+    def _name_at(self, place: int) -> str:
+        """Whose scalar lies there in the first vector that is averaged."""
+        for matrix in self._plan.matrices:
+            place -= matrix.rows * self.rank
+            if place < 0:
+                return matrix.name
+        for name, start, stop in self._plan.plain:
+            place -= stop - start
+            if place < 0:
+                return name
+        raise AssertionError("there are not so many")
+
+    def state(self) -> dict[str, Any]:
+        kept = {"error": self._error, "q": self._q}
+        return {
+            "feedback": self.feedback,
+            **{name: tensor for name, tensor in kept.items() if tensor is not None},
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        check_saved(state, self.feedback, complete="error" in state or "q" not in state)
+        kept = {name: value.clone() for name, value in state.items() if isinstance(value, Tensor)}
+        self._error, self._q = kept.get("error"), kept.get("q")
+
+
+def _as_matrix(slot: Slot) -> tuple[int, int]:
+    """Rows and columns of a tensor's memory, whose outermost axis is the rows."""
+    if len(slot.shape) < 2 or not slot.length:
+        return 1, slot.length
+    rows = slot.shape[max(range(len(slot.shape)), key=lambda axis: slot.stride[axis])]
+    return rows, slot.length // rows
+
+
+def _largest_rank(layout: Layout) -> str:
+    ranks = [
+        (rows * columns - 1) // (rows + columns)
+        for rows, columns in map(_as_matrix, layout.slots)
+        if columns
+    ]
+    most = max(ranks, default=0)
+    return f"give at most {most}" if most else "it has no matrix that is large enough"
+
+
+def _flat(parts: list[Tensor]) -> Tensor:
+    """Matrices `[g, m, a, b]` as one vector `[g, m, ...]`."""
+    return torch.cat([part.flatten(2) for part in parts], -1)
+
+
+def _products(a: Tensor, b: Tensor) -> Tensor:
+    """a b, member by member, so that the bits do not depend on how many are hosted.
+
+    From `[g, m or 1, i, j]` and `[g, m or 1, j, k]`.
+    """
+    groups, members = a.shape[0], max(a.shape[1], b.shape[1])
+    a, b = (x.expand(groups, members, -1, -1) for x in (a, b))
+    out = a.new_empty((groups, members, a.shape[2], b.shape[3]))
+    for group in range(groups):
+        for member in range(members):
+            torch.mm(a[group, member], b[group, member], out=out[group, member])
+    return out
+
+
+def _orthogonal(p: Tensor) -> Tensor:
+    """An orthonormal basis `[g, rows, r]` of the columns of `p`, group by group."""
+    return torch.stack([torch.linalg.qr(matrix).Q for matrix in p])

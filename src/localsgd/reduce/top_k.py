@@ -1,0 +1,91 @@
+"""The k largest scalars of a vector, as they are; the rest waits in the memory of error feedback.
+
+Payload: k numbers in the order of their places, then the places, as 32-bit indices or as a bitmap
+of n bits, whichever is smaller (Stich et al. 2018, Sparsified SGD with memory).
+
+Shapes: n scalars of a vector · k that are sent.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from localsgd.errors import UserError
+from localsgd.reduce.bits import pack, unpack
+from localsgd.reduce.compressor import check_dtype, first_not_finite, put, scale_dtype, take
+from localsgd.reduce.fragments import BITS, Fragments
+
+INDEX = torch.int32
+
+
+@dataclass(frozen=True)
+class TopK:
+    """Keeps the largest scalars of a vector.
+
+    Args:
+        share: of the scalars that are sent, in (0, 1]; k is rounded up.
+    """
+
+    share: float = 0.01
+
+    unbiased = False
+    seed = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise UserError(
+                f"top-k with a share of {self.share:g} would send "
+                f"{'nothing (k = 0)' if self.share <= 0 else 'more than there is'}; "
+                "give a share above 0 and up to 1, such as 0.01"
+            )
+
+    def codec(self, fragments: Fragments, dtype: torch.dtype) -> TopKCodec:
+        check_dtype(dtype)
+        if fragments.length >= 2**31:
+            raise UserError(f"top-k counts in 32 bits, too few for {fragments.length} scalars")
+        return TopKCodec(fragments, scale_dtype(dtype), math.ceil(self.share * fragments.scalars))
+
+
+class TopKCodec:
+    """Numbers and places of vectors of one length."""
+
+    def __init__(self, fragments: Fragments, dtype: torch.dtype, k: int) -> None:
+        self._fragments = fragments
+        self._dtype = dtype
+        self.k = k
+        bitmap = -(-fragments.length // BITS)
+        self.as_bitmap = bitmap < k * INDEX.itemsize
+        self._value_bytes = k * dtype.itemsize
+        self.size = self._value_bytes + (bitmap if self.as_bitmap else k * INDEX.itemsize)
+
+    def encode(self, x: Tensor, payload: Tensor, draw: torch.Generator | None = None) -> None:
+        places = torch.topk(x.abs(), self.k, sorted=False).indices.sort().values
+        put(x[places].to(self._dtype), payload[: self._value_bytes])
+        if self.as_bitmap:
+            chosen = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+            chosen[places] = True
+            pack(chosen, payload[self._value_bytes :])
+        else:
+            put(places.to(INDEX), payload[self._value_bytes :])
+
+    def add(self, payload: Tensor, out: Tensor, factor: float = 1.0) -> None:
+        places, values = self._places(payload), take(payload[: self._value_bytes], self._dtype)
+        out[places] += (factor * values).to(out.dtype)
+
+    def fault(self, payload: Tensor) -> str | None:
+        index = first_not_finite(take(payload[: self._value_bytes], self._dtype))
+        if index is None:
+            return None
+        place = int(self._places(payload)[index])
+        return self._fragments.names(place, place + 1)
+
+    def _places(self, payload: Tensor) -> Tensor:
+        """`[k]`, ascending."""
+        places = payload[self._value_bytes :]
+        if self.as_bitmap:
+            return unpack(places, self._fragments.length).nonzero().flatten()
+        return take(places, INDEX).long()
