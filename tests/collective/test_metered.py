@@ -37,6 +37,14 @@ def test_a_dense_agreement_is_one_row_from_each_member() -> None:
     assert outcome.bytes == (4 * row, 2 * row)
 
 
+def test_where_blocks_differ_the_ledger_is_that_of_the_first() -> None:
+    case = Case("2+1+3", (every(1), every(2)), steps=4)
+    row = Assembled.of(case).workers.params[0].nbytes
+    outcome = carried_out(case)
+    assert outcome.calls == (4, 2)
+    assert outcome.bytes == (4 * row, 2 * row)
+
+
 def test_a_level_of_one_member_sends_nothing() -> None:
     outcome = carried_out(Case("8x1", (every(1), every(2)), steps=4))
     assert outcome.bytes[0] == 0

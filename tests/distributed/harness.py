@@ -11,11 +11,13 @@ import atexit
 import multiprocessing
 import os
 import pickle
+import sys
 import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -24,8 +26,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-SECONDS = float(os.environ.get("LOCALSGD_TEST_SECONDS", "60"))
+SECONDS = float(os.environ.get("LOCALSGD_TEST_SECONDS", "100"))
 """A call's limit, unless it says otherwise; raise it on a crowded machine."""
+
+
+PRELOADED = ["torch.distributed", "torch._dynamo", "pytest", "hypothesis", "tests.cases"]
+"""What children need, imported once: the first optimizer of a process imports dynamo."""
 
 
 class ChildFailed(AssertionError):
@@ -37,7 +43,7 @@ class Crew:
 
     def __init__(self, processes: int) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch.distributed", "pytest", "hypothesis"])
+        context.set_forkserver_preload(PRELOADED)
         self._folder = tempfile.TemporaryDirectory(prefix="localsgd-crew-")
         self._calls = 0
         self.connections: list[Connection] = []
@@ -45,10 +51,13 @@ class Crew:
         for rank in range(processes):
             here, there = context.Pipe()
             process = context.Process(target=_serve, args=(rank, processes, there), daemon=True)
-            process.start()
+            with _path_for_children():
+                process.start()
             there.close()
             self.connections.append(here)
             self._processes.append(process)
+        for connection in self.connections:
+            connection.recv_bytes()  # It has started; limits count from here.
 
     def run(self, function: Callable[..., Any], arguments: tuple[Any, ...], seconds: float) -> list:
         self._calls += 1
@@ -91,6 +100,20 @@ class Crew:
         self._folder.cleanup()
 
 
+@contextmanager
+def _path_for_children() -> Iterator[None]:
+    """The server that forks them imports from where this process does."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+
+
 _crews: dict[int, Crew] = {}
 
 
@@ -131,6 +154,7 @@ def _serve(rank: int, processes: int, connection: Connection) -> None:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     warnings.simplefilter("error")
+    connection.send_bytes(b"ready")
     while True:
         try:
             store, seconds, call = pickle.loads(connection.recv_bytes())
