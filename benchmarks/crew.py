@@ -5,7 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,30 @@ import torch.distributed as dist
 
 SECONDS = 600
 
+KEEPING = {
+    "MALLOC_TRIM_THRESHOLD_": str(2**32),
+    "MALLOC_MMAP_THRESHOLD_": str(2**30),
+    "MALLOC_TOP_PAD_": str(2**26),
+}
+"""Makes glibc keep freed memory. Otherwise a step of ResNet-20 takes up to 15,000 page faults and a
+fifth of its time for them, or none, by where the last allocation happened to end."""
 
-def run(processes: int, function: Callable[..., Any], *arguments: Any) -> Any:
+RETURNING = {"MALLOC_MMAP_THRESHOLD_": str(2**16)}
+"""Makes glibc hand freed memory back at once, so that a peak is of tensors, not of its holes."""
+
+
+def run(
+    processes: int,
+    function: Callable[..., Any],
+    *arguments: Any,
+    environment: Mapping[str, str] = KEEPING,
+) -> Any:
     """`function(*arguments)` in each of P processes over loopback; what the first gives back.
 
     Args:
         processes: P; one has no process group.
         function: found by its name in a module, as pickle does.
+        environment: variables that the processes start with, beside ours.
     """
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
@@ -35,8 +53,9 @@ def run(processes: int, function: Callable[..., Any], *arguments: Any) -> Any:
             )
             for rank in range(processes)
         ]
-        for process in started:
-            process.start()
+        with _variables(environment):
+            for process in started:
+                process.start()
         there.close()
         try:
             answer = here.recv()
@@ -47,6 +66,17 @@ def run(processes: int, function: Callable[..., Any], *arguments: Any) -> Any:
                 process.join(10)
                 process.kill()
     return answer
+
+
+@contextmanager
+def _variables(environment: Mapping[str, str]) -> Generator[None]:
+    before = dict(os.environ)
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _serve(

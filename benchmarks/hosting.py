@@ -12,6 +12,7 @@ from functools import partial
 
 import torch
 
+from benchmarks import crew
 from benchmarks.report import Finding, publish, timed
 from benchmarks.timing import Times, take_turns, turn_seconds
 from benchmarks.workloads import advance, assembled, random_cifar
@@ -22,26 +23,27 @@ BOUND = 1.1
 SECONDS = 35.0
 
 
+def timed_here(model: str, batch: int, seconds: float) -> list[Finding]:
+    task = random_cifar()
+    one = assembled(task, model, batch, topology="1", method="mini-batch")
+    many = assembled(
+        task, model, batch, topology=str(WORKERS), method="mini-batch", agree_on="models"
+    )
+    actions = {
+        "1 worker": partial(advance, one, WORKERS),
+        f"{WORKERS} workers": partial(advance, many, 1),
+    }
+    times = take_turns(actions, max(5, int(seconds / turn_seconds(actions))))
+    bounds = {f"{WORKERS} workers": BOUND}
+    found = timed(f"{model}, B = {batch}", times, "1 worker", bounds)
+    return [_with_pace(finding, times[finding.contestant], WORKERS * batch) for finding in found]
+
+
 def measure(seconds: float = SECONDS) -> list[Finding]:
     """Findings of all cases, in about so many seconds each."""
-    task = random_cifar()
-    findings = []
-    for model, batch in CASES:
-        one = assembled(task, model, batch, topology="1", method="mini-batch")
-        many = assembled(
-            task, model, batch, topology=str(WORKERS), method="mini-batch", agree_on="models"
-        )
-        actions = {
-            "1 worker": partial(advance, one, WORKERS),
-            f"{WORKERS} workers": partial(advance, many, 1),
-        }
-        turns = max(5, int(seconds / turn_seconds(actions)))
-        times = take_turns(actions, turns)
-        samples = WORKERS * batch
-        bounds = {f"{WORKERS} workers": BOUND}
-        found = timed(f"{model}, B = {batch}", times, "1 worker", bounds)
-        findings += [_with_pace(finding, times[finding.contestant], samples) for finding in found]
-    return findings
+    return [
+        found for model, batch in CASES for found in crew.run(1, timed_here, model, batch, seconds)
+    ]
 
 
 def _with_pace(finding: Finding, times: Times, samples: int) -> Finding:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 
+from benchmarks import crew
 from benchmarks.report import Finding, publish, timed
 from benchmarks.timing import Action, take_turns, turn_seconds
 from benchmarks.workloads import advance, assembled, inner, loop, random_cifar
@@ -39,16 +40,16 @@ def contestants(batch: int, model: str = "resnet20") -> dict[str, Action]:
     }
 
 
+def timed_here(batch: int, seconds: float) -> list[Finding]:
+    actions = contestants(batch)
+    turns = max(8, int(seconds / turn_seconds(actions)))
+    bounds = dict.fromkeys(list(actions)[2:], BOUND)
+    return timed(f"ResNet-20, B = {batch}", take_turns(actions, turns), "bare loop", bounds)
+
+
 def measure(seconds: float = SECONDS) -> list[Finding]:
     """Findings of all batches, in about so many seconds each."""
-    findings = []
-    for batch in BATCHES:
-        actions = contestants(batch)
-        turns = max(8, int(seconds / turn_seconds(actions)))
-        bounds = dict.fromkeys(list(actions)[2:], BOUND)
-        times = take_turns(actions, turns)
-        findings += timed(f"ResNet-20, B = {batch}", times, "bare loop", bounds)
-    return findings
+    return [found for batch in BATCHES for found in crew.run(1, timed_here, batch, seconds)]
 
 
 def main(share: float = 1.0) -> bool:
