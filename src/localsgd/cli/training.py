@@ -172,23 +172,23 @@ class Host:
 
     def train(self, wanted: Run, path: Path, *, resuming: bool, title: str = "") -> None:
         """Trains `wanted` to its end."""
-        check_same("configuration", _lines(wanted))
-        live = Live(self.console, quiet=not self.loud, title=title)
-        with self.heartbeat.waiting():
-            execution = prepare(
-                wanted,
-                self.task,
-                path,
-                Watched(live, self.heartbeat),
-                resuming=resuming,
-                local_rank=self.world.local_rank,
-                timeout=timedelta(minutes=self.hosting.timeout_minutes),
-                waiting=self.heartbeat.waiting,
-                checkpoint_every=self.hosting.checkpoint_every,
-            )
-        if self.loud:
-            self._say_plan(execution)
-        execution.train()
+        check_same("configuration", f"{_lines(wanted)}\nout={path}")
+        with Live(self.console, quiet=not self.loud, title=title) as live:
+            with self.heartbeat.waiting():
+                execution = prepare(
+                    wanted,
+                    self.task,
+                    path,
+                    Watched(live, self.heartbeat),
+                    resuming=resuming,
+                    local_rank=self.world.local_rank,
+                    timeout=timedelta(minutes=self.hosting.timeout_minutes),
+                    waiting=self.heartbeat.waiting,
+                    checkpoint_every=self.hosting.checkpoint_every,
+                )
+            if self.loud:
+                self._say_plan(execution)
+            execution.train()
         if self.loud and not title:
             self.console.print(tables.run(execution.folder))
             self.console.print(f"Records: {path}")
@@ -200,8 +200,13 @@ class Host:
 
     def _say_plan(self, execution: Execution) -> None:
         assembly = execution.assembly
-        row_bytes = assembly.workers.params[0].nbytes
-        self.console.print(preview(assembly.plan, row_bytes=row_bytes, processes=self.world.size))
+        plan = preview(
+            assembly.plan,
+            row_bytes=assembly.workers.params[0].nbytes,
+            processes=self.world.size,
+            parameters=sum(slot.length for slot in assembly.workers.layout.slots),
+        )
+        self.console.print(plan)
 
 
 class Watched:
