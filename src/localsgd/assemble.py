@@ -15,7 +15,19 @@ from localsgd.collective import Ledger
 from localsgd.collective.metered import Waiting
 from localsgd.errors import UserError
 from localsgd.level import Blocks, Level
-from localsgd.reduce import ExactMean, OrderedMean
+from localsgd.reduce import (
+    BFloat16,
+    CompressedMean,
+    Compressor,
+    ExactMean,
+    Int8,
+    MajorityVote,
+    OrderedMean,
+    PowerSgd,
+    Reducer,
+    Sign,
+    TopK,
+)
 from localsgd.run import Plan, Run
 from localsgd.schedule import Position, Progress
 from localsgd.tasks import models
@@ -23,6 +35,7 @@ from localsgd.tasks.task import Task
 from localsgd.topology import Placement, build_levels, row_multiple
 from localsgd.train import train
 from localsgd.workers.hosted import Inner, Workers
+from localsgd.workers.layout import Layout
 from localsgd.workers.order import Order, generator_for, seed_for
 
 # Fused: a row is stepped as one vector, and everything else makes temporaries of its length.
@@ -36,6 +49,14 @@ OPTIMIZERS: dict[str, Callable[[Run], Callable[..., torch.optim.Optimizer]]] = {
     ),
     "adam": lambda run: partial(torch.optim.Adam, fused=True),
     "adamw": lambda run: partial(torch.optim.AdamW, fused=True),
+}
+
+COMPRESSORS: dict[str, Callable[[Run], Compressor]] = {
+    "sign": lambda run: Sign(),
+    "ef-sign": lambda run: Sign(),
+    "int8": lambda run: Int8(),
+    "top-k": lambda run: TopK(run.top_k_share),
+    "bfloat16": lambda run: BFloat16(),
 }
 
 
@@ -153,12 +174,33 @@ def assemble(
     )
     count = plan.topology.levels
     ledger = Ledger.of(count)
-    reducers = [OrderedMean() if run.reduction == "ordered" else ExactMean() for _ in range(count)]
+    reducers = [*(_mean(run) for _ in range(count - 1)), _reducer(run, workers.layout)]
     build = partial(build_levels, placement, reducers=reducers, ledger=ledger, waiting=waiting)
     levels = build(workers.params)
-    gradients = build(workers.grads) if run.agree_on != "models" else []
+    on_gradients = run.agree_on != "models" and run.compression == "none"
+    gradients = build(workers.grads) if on_gradients else []
     position = Position.start(count)
     return Assembly(run, plan, task, placement, workers, levels, gradients, order, ledger, position)
+
+
+def _mean(run: Run) -> Reducer:
+    return OrderedMean() if run.reduction == "ordered" else ExactMean()
+
+
+def _reducer(run: Run, layout: Layout) -> Reducer:
+    """Of the outermost level, whose links are the slowest."""
+    if run.compression == "none":
+        return _mean(run)
+    if run.compression == "majority":
+        return MajorityVote(layout=layout)
+    if run.compression == "power-sgd":
+        return PowerSgd(layout, run.power_sgd_rank, mean=_mean(run), seed=run.seed)
+    return CompressedMean(
+        COMPRESSORS[run.compression](run),
+        feedback=run.compression != "sign",
+        way=run.compression_way,
+        layout=layout,
+    )
 
 
 def _model(run: Run, task: Task, device: torch.device) -> nn.Module:

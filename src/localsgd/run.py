@@ -24,6 +24,9 @@ Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, lt=1e9)]
 T = TypeVar("T")
 Count = Annotated[int, msgspec.Meta(ge=1)]
+Compression = Literal[
+    "none", "sign", "ef-sign", "majority", "int8", "top-k", "bfloat16", "power-sgd"
+]
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,6 +59,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """What is averaged while H = 1; auto is gradients where that is possible."""
     reduction: Literal["exact", "ordered"] = "exact"
     """Order of summation: the wire's, or the workers' (same bits however they are hosted)."""
+    compression: Compression = "none"
+    """What the outermost level sends in place of updates; all but sign and majority with error
+    feedback."""
+    compression_way: Literal["auto", "gather", "two-phase"] = "auto"
+    """Over the wire: all payloads to all, or chunks to their owners and back; auto by size and K.
+    """
+    top_k_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.01
+    """Of the scalars that top-k sends."""
+    power_sgd_rank: Count = 2
+    """Rank of power-sgd."""
     epochs: Positive | None = None
     """The budget, in passes over the training set by all workers together."""
     batch: Count | None = None
@@ -275,6 +288,11 @@ class Plan:
             )
         if self.run.switch != "first-decay":
             _ = self.switch  # what is no point of the run is refused, whether it is used or not
+        if self.run.compression != "none" and self.run.agree_on == "gradients":
+            raise UserError(
+                f"compression {self.run.compression} is of updates of models, but agree_on is "
+                "gradients; use models, or auto"
+            )
         if self.schedules[0](Progress()) != 1 and self.run.agree_on == "gradients":
             raise UserError(
                 f"agree_on gradients needs H = 1 at the start, but {self.run.method} starts with "

@@ -125,7 +125,7 @@ class PowerSgd:
 
         def finish() -> Tensor:
             q = pending.wait()
-            self._q = self._alive(q).unsqueeze(1).expand(*update.shape[:2], -1)
+            self._q = q.unsqueeze(1).expand(*update.shape[:2], -1)
             return self._result(p, left, q, update[:, 0])
 
         return Pending(finish)
@@ -200,18 +200,6 @@ class PowerSgd:
         ]
         return torch.cat(draws).to(like).unsqueeze(0)
 
-    def _alive(self, q: Tensor) -> Tensor:
-        """Q with directions that are 0 drawn anew: a tensor that rested would rest for ever."""
-        parts = self._split(q, of_rows=False)
-        if not any(bool((part == 0).all(-2).any()) for part in parts):
-            return q
-        fresh = self._split(self._drawn(q), of_rows=False)
-        alive = [
-            torch.where((part == 0).all(-2, keepdim=True), new, part).flatten(-2)
-            for part, new in zip(parts, fresh, strict=True)
-        ]
-        return torch.cat(alive, -1)
-
     def _name_at(self, place: int) -> str:
         """Whose scalar lies there in the first vector that is averaged."""
         for matrix in self._plan.matrices:
@@ -275,5 +263,8 @@ def _products(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _orthogonal(p: Tensor) -> Tensor:
-    """An orthonormal basis `[g, rows, r]` of the columns of `p`, group by group."""
+    """An orthonormal basis `[g, rows, r]` of the columns of `p`, group by group.
+
+    Householder's way completes it where columns vanish, so a tensor that rested can move again.
+    """
     return torch.stack([torch.linalg.qr(matrix).Q for matrix in p])

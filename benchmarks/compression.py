@@ -1,0 +1,80 @@
+"""The sign with error feedback against a copy of the row it compresses, on one thread.
+
+A turn takes each once: the copy; what a member does with its own update (add the memory, write the
+payload, keep what it lost); and that with the mean of one received payload. Others are reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from benchmarks import crew
+from benchmarks.report import Finding, publish, timed
+from benchmarks.timing import Action, Times, take_turns, turn_seconds
+from benchmarks.workloads import Shapes, scalars, wide_resnet
+from localsgd.reduce import BFloat16, Compressor, Int8, Sign, TopK
+from localsgd.reduce.fragments import Fragments
+from localsgd.workers.layout import Layout
+
+BOUND = 10.0
+SECONDS = 40.0
+
+
+def contestants(shapes: Shapes, others: bool) -> dict[str, Action]:
+    """Each on a row of its own."""
+    layout = Layout.of(
+        (str(i), torch.empty(shape, device="meta")) for i, shape in enumerate(shapes)
+    )
+    update, copy = layout.rows(2, "cpu")
+    draw = torch.Generator().manual_seed(0)
+    for view in layout.views(update).values():
+        view.normal_(generator=draw)
+    actions: dict[str, Action] = {"copy": lambda: copy.copy_(update)}
+    compressors: dict[str, Compressor] = {"sign": Sign()}
+    if others:
+        compressors |= {"int8": Int8(), "bfloat16": BFloat16(), "top-k 1 %": TopK(0.01)}
+    for name, compressor in compressors.items():
+        actions[f"{name}: encode, decode, feedback"] = _with_feedback(compressor, layout, update)
+    return actions
+
+
+def _with_feedback(
+    compressor: Compressor, layout: Layout, update: torch.Tensor
+) -> Callable[[], None]:
+    codec = compressor.codec(Fragments.of(layout), layout.dtype)
+    error, result = layout.rows(2, "cpu")
+    payload = torch.zeros(codec.size, dtype=torch.uint8)
+
+    def act() -> None:
+        error.add_(update)
+        codec.encode(error, payload)
+        codec.add(payload, error, -1.0)
+        codec.add(payload, result.zero_())
+
+    return act
+
+
+def timed_here(shapes: Shapes, others: bool, seconds: float) -> dict[str, Times]:
+    actions = contestants(shapes, others)
+    return take_turns(actions, max(6, int(seconds / turn_seconds(actions))))
+
+
+def measure(seconds: float = SECONDS) -> list[Finding]:
+    """Findings in about so many seconds: the bounded one, then the others beside it."""
+    shapes = wide_resnet()
+    bounds = {"sign: encode, decode, feedback": BOUND}
+    case = f"{scalars(shapes):,} scalars in {len(shapes)} tensors"
+    findings = timed(case, crew.run(1, timed_here, shapes, False, seconds), "copy", bounds)
+    others = crew.run(1, timed_here, shapes, True, seconds)
+    return findings + timed(f"{case}, all", others, "copy", {})
+
+
+def main(seconds: float = SECONDS) -> bool:
+    torch.set_num_threads(1)
+    return publish("compression", "Compressing an update", measure(seconds))
+
+
+if __name__ == "__main__":
+    main()
