@@ -83,7 +83,7 @@ def test_processes_killed_with_their_launcher_and_resumed(
 
 
 def test_torchrun(start, whole: Path, tmp_path: Path) -> None:
-    torchrun = ("torch.distributed.run", "--nproc-per-node", 2, "--master-port", 0)
+    torchrun = ("torch.distributed.run", "--nproc-per-node", 2, "--standalone")
     run = tmp_path / "run"
     launcher = start(*PYTHON, *torchrun, "-m", "localsgd", "run", *TINY, "--out", run)
     out, err = launcher.communicate(timeout=SECONDS)
