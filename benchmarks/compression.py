@@ -1,12 +1,11 @@
 """The sign with error feedback against a copy of the row it compresses, on one thread.
 
-A turn takes each once: the copy; what a member does with its own update (add the memory, write the
-payload, keep what it lost); and that with the mean of one received payload. Others are reported.
+A turn takes each once: the copy, and what a member does with its update: add the memory, encode,
+decode, and keep what was lost. Decoding into a fresh row, as once for each payload that is received,
+is reported beside it, and so are the other compressors.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 
@@ -36,24 +35,26 @@ def contestants(shapes: Shapes, others: bool) -> dict[str, Action]:
     if others:
         compressors |= {"int8": Int8(), "bfloat16": BFloat16(), "top-k 1 %": TopK(0.01)}
     for name, compressor in compressors.items():
-        actions[f"{name}: encode, decode, feedback"] = _with_feedback(compressor, layout, update)
+        actions |= _steps(name, compressor, layout, update)
     return actions
 
 
-def _with_feedback(
-    compressor: Compressor, layout: Layout, update: torch.Tensor
-) -> Callable[[], None]:
+def _steps(
+    name: str, compressor: Compressor, layout: Layout, update: torch.Tensor
+) -> dict[str, Action]:
     codec = compressor.codec(Fragments.of(layout), layout.dtype)
     error, result = layout.rows(2, "cpu")
     payload = torch.zeros(codec.size, dtype=torch.uint8)
 
-    def act() -> None:
+    def send() -> None:
         error.add_(update)
         codec.encode(error, payload)
         codec.add(payload, error, -1.0)
+
+    def receive() -> None:
         codec.add(payload, result.zero_())
 
-    return act
+    return {f"{name} with feedback": send, f"{name}, received": receive}
 
 
 def timed_here(shapes: Shapes, others: bool, seconds: float) -> dict[str, Times]:
@@ -64,7 +65,7 @@ def timed_here(shapes: Shapes, others: bool, seconds: float) -> dict[str, Times]
 def measure(seconds: float = SECONDS) -> list[Finding]:
     """Findings in about so many seconds: the bounded one, then the others beside it."""
     shapes = wide_resnet()
-    bounds = {"sign: encode, decode, feedback": BOUND}
+    bounds = {"sign with feedback": BOUND}
     case = f"{scalars(shapes):,} scalars in {len(shapes)} tensors"
     findings = timed(case, crew.run(1, timed_here, shapes, False, seconds), "copy", bounds)
     others = crew.run(1, timed_here, shapes, True, seconds)

@@ -8,6 +8,7 @@ from localsgd.reduce.bits import (
     pack,
     pack_anywhere,
     pack_signs,
+    sign_table,
     unpack,
     unpack_anywhere,
 )
@@ -47,5 +48,6 @@ def test_adds_signs(n: int) -> None:
     x = truths(n)
     out = torch.arange(n, dtype=torch.float64)
     expected = out + 0.3 * torch.where(x, 1.0, -1.0).double()
-    add_signs(packed(x), 0.3, out, torch.empty(n + 8, dtype=torch.float64))
+    scratch = torch.empty(n + 8, dtype=torch.float64)
+    add_signs(packed(x), sign_table(0.3, scratch), out, scratch)
     assert torch.equal(out, expected)

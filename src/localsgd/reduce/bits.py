@@ -48,20 +48,24 @@ def pack_signs(x: Tensor, payload: Tensor) -> None:
         pack(x >= 0, payload)
 
 
-def add_signs(payload: Tensor, factor: float, out: Tensor, scratch: Tensor) -> None:
-    """out [n] <- out + factor · (1 where the bit is set, -1 where it is not).
+def sign_table(factor: float, like: Tensor) -> Tensor:
+    """What each of the 256 bytes stands for: eight times ± `factor`, `[256, 8]`."""
+    return torch.from_numpy(_SIGNS * factor).to(like)
+
+
+def add_signs(payload: Tensor, table: Tensor, out: Tensor, scratch: Tensor) -> None:
+    """out [n] <- out + what the bytes `[ceil(n / 8)]` stand for.
 
     Args:
-        payload: bytes `[ceil(n / 8)]`.
-        factor: of all signs.
+        payload: signs.
+        table: `[256, 8]`, from `sign_table`.
         out: changed in place.
-        scratch: at least n scalars, rounded up to a multiple of 8, in the precision of `factor`.
+        scratch: like `table`, at least n scalars, rounded up to a multiple of 8.
     """
-    if out.device.type != "cpu":
-        signs = unpack_anywhere(payload, len(out)).to(scratch.dtype).mul_(2).sub_(1)
-        out.add_(signs.mul_(factor))
-        return
-    room = scratch[: 8 * len(payload)].view(-1, 8).numpy()
-    table = (_SIGNS * factor).astype(room.dtype)
-    np.take(table, payload.numpy(), axis=0, out=room, mode="clip")  # "raise" would copy `room`
+    room = scratch[: 8 * len(payload)].view(-1, 8)
+    if out.device.type == "cpu":
+        # mode="raise" would copy `room`.
+        np.take(table.numpy(), payload.numpy(), axis=0, out=room.numpy(), mode="clip")
+    else:
+        torch.index_select(table, 0, payload.int(), out=room)
     out.add_(scratch[: len(out)])

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from localsgd.errors import UserError
-from localsgd.reduce.bits import add_signs, pack_signs
+from localsgd.reduce.bits import add_signs, pack_signs, sign_table
 from localsgd.reduce.compressor import check_dtype, first_not_finite, put, scale_dtype, take
 from localsgd.reduce.fragments import BITS, Fragments
 
-BLOCK = 1 << 16
+BLOCK = 1 << 17
 """Scalars that are worked on at once, so that what passes between steps stays in the cache."""
 
 
@@ -105,9 +105,12 @@ class SignCodec:
         """out <- out + the payload's signs, times these `scales` in place of its own."""
         bits = payload[self._scale_bytes :]
         scratch = torch.empty(BLOCK + BITS, dtype=self._dtype, device=out.device)
+        last, table = -1, scratch
         for start, stop, scale in self._blocks:
+            if scale != last:
+                last, table = scale, sign_table(scales[scale], scratch)
             part = bits[start // BITS : -(-stop // BITS)]
-            add_signs(part, scales[scale], out[start:stop], scratch)
+            add_signs(part, table, out[start:stop], scratch)
 
     def scale_in_place(self, x: Tensor, scales: list[float]) -> None:
         """x [n] <- scale · x, block by block."""
