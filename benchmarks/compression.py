@@ -1,7 +1,7 @@
 """The sign with error feedback against a copy of the row it compresses, on one thread.
 
 A turn takes each once: the copy, and what a member does with its update: add the memory, encode,
-decode, and keep what was lost. Decoding into a fresh row, as once for each payload that is received,
+decode, and keep what was lost. Decoding into a fresh row, as for each payload that is received,
 is reported beside it, and so are the other compressors.
 """
 
