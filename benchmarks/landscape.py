@@ -37,7 +37,7 @@ from localsgd.landscape import (
     write_records,
 )
 
-IMAGES, TOP = 256, 10
+TOP = 10
 Batches = list[tuple[Tensor, Tensor]]
 
 
@@ -189,11 +189,11 @@ def pyhessian(name: str, model: nn.Module, data: Batches, *, single: bool) -> To
 
 
 def tools(model: nn.Module, x: Tensor, y: Tensor) -> list[Tool]:
-    whole, parts = in_batches(x, y, IMAGES), in_batches(x, y, 64)
+    whole, parts = in_batches(x, y, len(x)), in_batches(x, y, max(1, len(x) // 4))
     every = [
         ours("localsgd", model, whole),
         ours("localsgd, no graph kept", model, whole, graph_bytes=0),
-        ours("localsgd, batches of 64", model, parts),
+        ours("localsgd, in four batches", model, parts),
     ]
     there = importlib.util.find_spec
     if there("curvlinops"):
@@ -263,6 +263,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir", type=Path, help="folder with CIFAR-10")
     parser.add_argument("--out", type=Path, default=Path("landscape.jsonl"))
+    parser.add_argument("--images", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=7, help="products timed for each tool")
     parser.add_argument("--train-steps", type=int, default=30)
     parser.add_argument("--no-eigenvalues", action="store_true", help="products alone")
@@ -271,9 +272,15 @@ def main() -> None:
     torch.set_num_threads(1)
     task = tasks.load("cifar10", options.data_dir)
     model = trained(task, options.train_steps)
-    every = tools(model, *task.train_batch(torch.arange(IMAGES), None))
+    every = tools(model, *task.train_batch(torch.arange(options.images), None))
     n = sum(p.numel() for p in model.parameters())
-    about = {"kind": "machine", "torch": torch.__version__, "processor": processor(), "threads": 1}
+    about = {
+        "kind": "machine",
+        "torch": torch.__version__,
+        "processor": processor(),
+        "threads": 1,
+        "images": options.images,
+    }
     records = [about, *time_products(every, n, options.rounds)]
     for record in records[1:]:
         show(record)

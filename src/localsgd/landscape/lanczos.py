@@ -1,9 +1,9 @@
 """Extreme eigenvalues by Lanczos with full re-orthogonalisation.
 
 Block Lanczos in Rayleigh-Ritz form with thick restarts (Golub and Underwood 1977; Wu and Simon
-2000): every product is projected on the whole basis, twice, so no orthogonality is lost and no
-spurious copies appear. A single start vector sees one copy of a multiple eigenvalue; a block of p
-sees up to p.
+2000): each new block is projected off the whole basis twice more, so no orthogonality is lost and
+no spurious copies appear. A single start vector sees one copy of a multiple eigenvalue; a block of
+p sees up to p.
 
 Letters: n dimension, m basis vectors, p block size.
 """
@@ -118,9 +118,7 @@ class _Basis:
         rows = self.rows[:m]
         part = rows @ images.T  # [m, p]
         images = images - part.T @ rows
-        again = rows @ images.T
-        images = images - again.T @ rows
-        column = (part + again).double().cpu()
+        column = part.double().cpu()
         self.projected[:m, old:m] = column
         self.projected[old:m, :m] = column.T
         corner = self.projected[old:m, old:m]

@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Record = dict[str, Any]
+SHARPNESS = {
+    "largest": "λ max",
+    "times_norm": "λ max ‖w‖²",
+    "filter_wise": "λ max, by filter",
+    "worst_rise": "worst in ball",
+    "filter_worst_rise": "worst, by filter",
+}
 
 
 def eigenvalues(records: list[Record]) -> Figure:
@@ -41,7 +48,7 @@ def density(records: list[Record]) -> Figure:
     """Spectral densities, each node a narrow Gaussian, on a logarithmic scale."""
     figure, (axes,) = panels()
     models, sets = _keys(records, "model"), _keys(records, "data")
-    lows = []
+    peaks = []
     for record in records:
         one = Density(
             torch.tensor(record["nodes"], dtype=torch.float64),
@@ -50,7 +57,7 @@ def density(records: list[Record]) -> Figure:
             record["n"],
         )
         t, values = one.curve()
-        lows.append(float(values.max()) * 1e-7)
+        peaks.append(float(values.max()))
         axes.plot(
             t,
             values,
@@ -60,7 +67,7 @@ def density(records: list[Record]) -> Figure:
             label=_label(record),
         )
     axes.set(xlabel="eigenvalue", ylabel="density", yscale="log")
-    axes.set_ylim(bottom=min(lows))
+    axes.set_ylim(1e-7 * min(peaks), 3 * max(peaks))
     legend(axes)
     return figure
 
@@ -87,18 +94,20 @@ def history(records: list[Record]) -> Figure:
 
 
 def sharpness(records: list[Record]) -> Figure:
-    """Plain and scale-free figures of several models, each relative to the first model's."""
-    names = ("largest", "times_norm", "filter_wise", "worst_rise", "filter_worst_rise")
-    told = ("λ max", "λ max ‖w‖²", "λ max, by filter", "worst in ball", "worst, by filter")
-    figure, (axes,) = panels()
-    width = 0.8 / len(records)
-    for index, record in enumerate(records):
-        heights = [record[name] / records[0][name] if records[0][name] else 0.0 for name in names]
-        places = [i + (index - (len(records) - 1) / 2) * width for i in range(len(names))]
-        axes.bar(places, heights, width, color=colour(index), label=_label(record))
-    axes.set_xticks(range(len(names)), told, rotation=20, ha="right", fontsize=8)
-    axes.set_ylabel(f"relative to {_label(records[0]) or 'the first'}")
-    legend(axes)
+    """Plain and scale-free figures relative to the first model's, a panel a data set."""
+    sets = _keys(records, "data")
+    figure, all_axes = panels(len(sets))
+    for data, axes in zip(sets, all_axes, strict=True):
+        rows = [record for record in records if record.get("data") == data]
+        width = 0.8 / len(rows)
+        for index, record in enumerate(rows):
+            heights = [record[name] / rows[0][name] if rows[0][name] else 0.0 for name in SHARPNESS]
+            places = [i + (index - (len(rows) - 1) / 2) * width for i in range(len(SHARPNESS))]
+            axes.bar(places, heights, width, color=colour(index), label=record.get("model"))
+        axes.set_xticks(range(len(SHARPNESS)), SHARPNESS.values(), rotation=20, ha="right")
+        axes.tick_params(axis="x", labelsize=8)
+        axes.set(ylabel=f"relative to {rows[0].get('model') or 'the first'}", title=data or "")
+        legend(axes)
     return figure
 
 
