@@ -47,11 +47,16 @@ class Kind:
     ordered: bool = False
 
 
+def two_phase_sign() -> Reducer:
+    """By name, as it is sent to other processes."""
+    return CompressedMean(Sign(), way="two-phase")
+
+
 REDUCERS = [
     Kind("exact", ExactMean),
     Kind("ordered", OrderedMean, ordered=True),
     # Over every hosting, all compressors are in test_compressor; one stands for them here.
-    Kind("sign", lambda: CompressedMean(Sign(), way="two-phase"), exact=False, ordered=True),
+    Kind("sign", two_phase_sign, exact=False, ordered=True),
     Kind("gathered sign", lambda: CompressedMean(Sign(), way="gather"), exact=False),
     Kind("majority", MajorityVote, exact=False),
     Kind("int8", lambda: CompressedMean(Int8(4), way="two-phase"), exact=False),
