@@ -172,11 +172,11 @@ def test_only_whole_checkpoints_and_only_the_newest_two(tmp_path: Path) -> None:
     assert names == ["common.json", *(f"worker-0000{worker}.pt" for worker in range(4))]
 
 
-@pytest.mark.parametrize("dying", range(6))
-def test_dying_while_saving_leaves_the_checkpoint_before(
+@pytest.mark.parametrize("dying", range(9))
+def test_dying_while_saving_leaves_whole_checkpoints(
     dying: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At any of the writes, renames and removals."""
+    """At any of the writes and renames, and in the middle of any removal."""
     done = 0
 
     def dies(action: Callable) -> Callable:
@@ -184,6 +184,8 @@ def test_dying_while_saving_leaves_the_checkpoint_before(
             nonlocal done
             done += 1
             if done == 1 + dying:
+                if action.__name__ == "rmtree" and arguments[0].exists():
+                    next(arguments[0].iterdir()).unlink()
                 raise Killed
             return action(*arguments, **options)
 
@@ -192,10 +194,12 @@ def test_dying_while_saving_leaves_the_checkpoint_before(
     assembly = assembled("plain")
     with pytest.raises(Killed):
         assembly.advance(partial(saved_then_killed, assembly, tmp_path, monkeypatch, dies))
-    [*_, newest] = state.checkpoints(tmp_path)
     monkeypatch.undo()
-    again = assembled("plain")
-    state.load(again, newest)
+    found = state.checkpoints(tmp_path)
+    assert len(found) >= 2
+    for checkpoint in found:
+        again = assembled("plain")
+        state.load(again, checkpoint)
     again.advance()
     assert same(worker_states(again), undisturbed("plain")["workers"])
 

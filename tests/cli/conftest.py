@@ -130,9 +130,12 @@ def ranks(zygote: Zygote) -> Ranks:
     """`ranks([...], [...])`: a process for each list of arguments, joined as torchrun does it."""
 
     def ranks(
-        *commands: Sequence[object], at_step: dict[int, tuple[int, str]] | None = None
+        *commands: Sequence[object],
+        at_step: dict[int, tuple[int, str]] | None = None,
+        port: int | None = None,
     ) -> list[Ended]:
-        size, port = str(len(commands)), str(free_port())
+        size = str(len(commands))
+        port = free_port() if port is None else port
         return zygote.run(
             [
                 Started(
@@ -140,7 +143,7 @@ def ranks(zygote: Zygote) -> Ranks:
                     {
                         **{"RANK": str(rank), "LOCAL_RANK": str(rank)},
                         **{"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size},
-                        **{"MASTER_ADDR": "localhost", "MASTER_PORT": port},
+                        **{"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)},
                     },
                     (at_step or {}).get(rank),
                 )

@@ -120,7 +120,11 @@ def test_ranks_that_were_started_differently(ranks: Ranks, tmp_path: Path) -> No
         assert rank.status == 2
         assert rank.err.startswith(said)
         assert rank.err.count("\n") == 1
-    assert not run.exists()
+    elsewhere = ranks(arguments, [*RUN, "--out", tmp_path / "elsewhere"])
+    for rank in elsewhere:
+        assert rank.status == 2
+        assert f"out {run} / {tmp_path / 'elsewhere'} (rank 0 / rank 1)" in rank.err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_workers_that_do_not_divide(ranks: Ranks, tmp_path: Path) -> None:
@@ -130,6 +134,13 @@ def test_workers_that_do_not_divide(ranks: Ranks, tmp_path: Path) -> None:
         assert "4 workers (4) cannot be spread evenly over 3 processes" in rank.err
         assert rank.err.count("\n") == 1
     assert not run.exists()
+
+
+def test_ranks_without_a_port(ranks: Ranks, tmp_path: Path) -> None:
+    """As torchrun gives them with --master-port 0."""
+    for rank in ranks(*2 * [[*RUN, "--out", tmp_path / "run"]], port=0):
+        assert (rank.status, rank.out) == (2, "")
+        assert "MASTER_PORT=0 is no port to meet at: start torchrun with --stand" in rank.err
 
 
 def test_ranks_find_the_folder_there(ranks: Ranks, whole: Path) -> None:

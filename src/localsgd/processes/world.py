@@ -86,6 +86,10 @@ def _of_torchrun(environment: Mapping[str, str]) -> World:
         )
     if size == 1:
         return World()
+    if port == 0:
+        raise UserError(
+            "MASTER_PORT=0 is no port to meet at: start torchrun with --standalone or --master-port"
+        )
     of_rank_0 = environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     store = Store(environment["MASTER_ADDR"], port, of_rank_0)
     return World(rank, size, local_rank, local_size, store)
