@@ -51,7 +51,8 @@ class Compressor(Protocol):
     of the draws, and None for compressors that draw nothing.
     """
 
-    unbiased: bool
+    @property
+    def unbiased(self) -> bool: ...
 
     @property
     def seed(self) -> int | None: ...
