@@ -56,7 +56,7 @@ def is_gone(pid: int) -> bool:
 def test_processes_killed_with_their_launcher_and_resumed(
     start, zygote: Zygote, command, tmp_path: Path
 ) -> None:
-    longer = (*TINY, "--epochs", "30", "--switch", "epoch:2", "--quiet", "--out")
+    longer = (*TINY, "--epochs", "120", "--switch", "epoch:2", "--quiet", "--out")
     run = tmp_path / "run"
     launcher = start(*PYTHON, "localsgd", "run", *longer, run, "--processes", 2)
     wait_for(lambda: len(list(run.glob("checkpoints/step-????????"))) > 1)
@@ -67,8 +67,9 @@ def test_processes_killed_with_their_launcher_and_resumed(
     launcher.communicate()
     assert Folder.open(run).summary() is None, "it was killed too late"
 
+    begun = len(Folder.open(run).metrics())
     again = start(*PYTHON, "localsgd", "resume", run, "--processes", 2, "--quiet")
-    wait_for(lambda: len(Folder.open(run).metrics()) > 5)
+    wait_for(lambda: len(Folder.open(run).metrics()) > begun + 2)
     os.kill(again.pid, signal.SIGINT)
     _, said = again.communicate(timeout=SECONDS)
     assert (again.returncode, said) == (
