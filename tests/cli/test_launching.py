@@ -56,7 +56,7 @@ def is_gone(pid: int) -> bool:
 def test_processes_killed_with_their_launcher_and_resumed(
     start, zygote: Zygote, command, tmp_path: Path
 ) -> None:
-    longer = (*TINY, "--epochs", "120", "--switch", "epoch:2", "--quiet", "--out")
+    longer = (*TINY, "--epochs", "120", "--evaluate-every", "4", "--quiet", "--out")
     run = tmp_path / "run"
     launcher = start(*PYTHON, "localsgd", "run", *longer, run, "--processes", 2)
     wait_for(lambda: len(list(run.glob("checkpoints/step-????????"))) > 1)
