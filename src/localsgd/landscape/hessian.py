@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -45,13 +45,6 @@ class Linearised:
         return torch.autograd.grad(
             outputs, self.leaves, vectors, retain_graph=True, materialize_grads=True
         )
-
-
-def _unchanged(saved: tuple[Tensor, int]) -> Tensor:
-    tensor, version = saved
-    if tensor._version != version:  # torch checks this itself only without hooks
-        raise RuntimeError("a tensor that is needed has been modified by an inplace operation")
-    return tensor
 
 
 @final
@@ -126,22 +119,37 @@ class Hessian:
         return abs(float(batch.loss) - before) > 1e-4 * abs(before)
 
     def _linearise(self, batch: Batch) -> Linearised:
-        names = self.objective.layout.names
-        storages: dict[int, int] = {}
+        chosen = dict(zip(self.objective.layout.names, self._leaves, strict=True))
+        loss = self.objective.batch_loss(chosen, batch.x, batch.y)
+        gradients = torch.autograd.grad(
+            loss, self._leaves, create_graph=True, materialize_grads=True
+        )
+        return Linearised(
+            batch.index, batch.samples, loss.detach(), gradients, self._leaves, held_by(gradients)
+        )
 
-        def weigh(saved: Tensor) -> tuple[Tensor, int]:
+
+def held_by(tensors: Sequence[Tensor]) -> int:
+    """Bytes of the tensors that the graph behind some tensors keeps for its backward pass."""
+    storages: dict[int, int] = {}
+    waiting = [t.grad_fn for t in tensors if t.grad_fn is not None]
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        for saved in _saved(node):
             storage = saved.untyped_storage()
             storages[storage.data_ptr()] = storage.nbytes()
-            # The saved output itself would make a cycle, and the graph would never go.
-            return saved.detach(), saved._version
+        fresh = {inner for inner, _ in node.next_functions if inner is not None} - seen
+        seen |= fresh
+        waiting += fresh
+    return sum(storages.values())
 
-        with torch.autograd.graph.saved_tensors_hooks(weigh, _unchanged):
-            chosen = dict(zip(names, self._leaves, strict=True))
-            loss = self.objective.batch_loss(chosen, batch.x, batch.y)
-            gradients = torch.autograd.grad(
-                loss, self._leaves, create_graph=True, materialize_grads=True
-            )
-        return Linearised(
-            batch.index, batch.samples, loss.detach(), gradients, self._leaves,
-            sum(storages.values()),
-        )  # fmt: skip
+
+def _saved(node: Any) -> Iterator[Tensor]:
+    names = [name for name in dir(node) if name.startswith("_saved_") or name == "saved_tensors"]
+    try:
+        for value in (getattr(node, name) for name in names):
+            parts = value if isinstance(value, tuple) else (value,)
+            yield from (part for part in parts if isinstance(part, Tensor))
+    except RuntimeError:  # overwritten in place: the product itself will say so
+        return
