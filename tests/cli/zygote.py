@@ -20,7 +20,12 @@ import torch
 from localsgd.cli import main
 from localsgd.execute import Execution
 
-_LATE = ("matplotlib.pyplot", "sklearn.datasets", "torch.distributed.launcher.api")
+_LATE = (
+    "matplotlib.pyplot",
+    "sklearn.datasets",
+    "torch._dynamo",
+    "torch.distributed.launcher.api",
+)
 """What a process would import when it comes to that."""
 
 
