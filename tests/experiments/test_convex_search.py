@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from experiments.convex.objective import Objective
@@ -14,7 +15,7 @@ from experiments.convex.race import Reached, Run, race
 from experiments.convex.search import Runner, first_window, search
 from experiments.convex.setup import Setup, local, quadratic
 from experiments.convex.simulation import Data, Simulation
-from experiments.convex.stepsizes import Family, StepSize
+from experiments.convex.stepsizes import FAMILIES, Family, StepSize
 from experiments.convex.store import Store
 from experiments.convex.study import Bench, config, critical_path, find
 from localsgd.errors import UserError
@@ -43,18 +44,17 @@ def obvious(
     return None
 
 
+NO_CAPS: dict[Family, list[float]] = {family: [math.inf] * 2 for family in FAMILIES}
 SETUP = local(workers=3, batch=2, local_steps=2, seed=0)
 
 
 def test_race_equals_running_each_to_its_end(problem: Logistic, bench: Bench) -> None:
     sizes = [StepSize(family, i) for family in ("constant", "decaying") for i in range(-7, 0)]
-    targets = list(bench.targets.values())
-    caps: dict[Family, list[float]] = {
-        family: [math.inf] * 2 for family in ("constant", "decaying")
-    }
+    targets = [bench.minimum.value + epsilon for epsilon in np.linspace(0.2, 0.05, 16)]
+    caps = {family: [math.inf] * 16 for family in FAMILIES}
     runs = race(Simulation(bench.data, SETUP, sizes), bench.objective, targets, caps)
     assert {run.size for run in runs} == set(sizes)
-    assert any(run.reached[1] for run in runs)
+    assert all(any(run.reached[target] for run in runs) for target in range(16))
     for run in runs:
         for target, reached, until in zip(targets, run.reached, run.until, strict=True):
             expected = obvious(problem, SETUP, run.size, target, int(until))
@@ -64,6 +64,19 @@ def test_race_equals_running_each_to_its_end(problem: Logistic, bench: Bench) ->
                 assert expected is not None
                 assert reached.clock == expected[0] == reached.steps / 2 == reached.agreements[0]
                 assert reached.value == pytest.approx(expected[1], abs=1e-12)
+
+
+def test_race_ends_under_its_caps(bench: Bench) -> None:
+    sizes = [StepSize("constant", -5), StepSize("constant", -4)]
+    targets = list(bench.targets.values())
+    free = race(Simulation(bench.data, SETUP, sizes), bench.objective, targets, NO_CAPS)
+    best = [min(there.clock for r in free if (there := r.reached[i])) for i in range(2)]
+    at = race(Simulation(bench.data, SETUP, sizes), bench.objective, targets, {"constant": best})
+    assert at == free
+    below: dict[Family, list[float]] = {"constant": [best[0], best[1] - 1]}
+    cut = race(Simulation(bench.data, SETUP, sizes), bench.objective, targets, below)
+    assert [run.reached[0] for run in cut] == [run.reached[0] for run in free]
+    assert [(run.reached[1], run.until[1]) for run in cut] == [(None, best[1] - 1)] * 2
 
 
 def test_search_finds_what_the_paper_asks_for(

@@ -124,6 +124,14 @@ def test_a_worker_draws_the_same_whoever_works_beside_it(problem: Logistic) -> N
         assert np.array_equal(short.toarray(), long[:6].toarray())
 
 
+def test_workers_and_seeds_draw_apart() -> None:
+    draws = [
+        stream(seed, worker).integers(1000, size=50) for seed, worker in ((0, 0), (0, 1), (1, 0))
+    ]
+    assert len({tuple(one) for one in draws}) == 3
+    assert np.array_equal(draws[1], stream(0, 1).integers(1000, size=50))
+
+
 def test_products_are_the_same_without_the_private_loops(
     problem: Logistic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
