@@ -9,23 +9,24 @@ from __future__ import annotations
 
 from experiments.convex import claims, designs, figures, report
 from experiments.convex.command import Options, command
-from experiments.convex.study import Bench, find_all
+from experiments.convex.study import find_all
 from experiments.convex.tables import cell, markdown, spread, times
 
 
 def run(options: Options) -> None:
     """Searches, then draws the figure and writes the page."""
-    bench = Bench.load(options.data, options.data_dir)
+    bench = options.bench()
     store = options.store()
     found = find_all(bench, designs.speedup_figure(options.seeds), store)
-    tables = {name: times(found, i) for i, name in enumerate(bench.targets)}
+    price = [options.communication]
+    tables = {bench.words(name): times(found, i, price) for i, name in enumerate(bench.targets)}
     figures.speedup_figure(tables, options.path("speedup", "png"))
     parts = [
         f"# Speed-up over workers, B = 16, {bench.name}",
-        report.preamble(bench, found),
+        report.preamble(bench, found, f"{options.communication:g}"),
         "The speed-up is over one worker with H = 1, whose agreements are charged like all others; "
         "another baseline moves all lines by one factor.",
-        "## Claims",
+        report.heading(bench),
         report.claims({name: claims.of_speedup(table) for name, table in tables.items()}),
     ]
     for name, table in tables.items():
@@ -35,9 +36,9 @@ def run(options: Options) -> None:
             [str(workers), spread(claims.advantage(table, workers))] for workers in designs.POWERS
         ]
         parts += [
-            f"## Speed-up, {report.TARGETS[name]}",
+            f"## Speed-up, {name}",
             report.grid(speedups, designs.POWERS, [16], designs.LOCAL_STEPS, highest=True),
-            f"## How many times faster H = 16 is than H = 1, {report.TARGETS[name]}",
+            f"## How many times faster H = 16 is than H = 1, {name}",
             markdown(["K", "T(H = 1) / T(H = 16)"], advantages),
         ]
     parts += ["## What was run", report.effort(bench, found, store)]

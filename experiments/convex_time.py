@@ -10,7 +10,7 @@ from __future__ import annotations
 from experiments.convex import claims, designs, figures, report
 from experiments.convex.command import Options, command
 from experiments.convex.stepsizes import FAMILIES
-from experiments.convex.study import Bench, find_all
+from experiments.convex.study import find_all
 from experiments.convex.tables import Table, cell, fastest, markdown, relative, spread, times
 
 # The factor is the paper's choice, "for ease of illustration": what of the claims hangs on it?
@@ -19,19 +19,20 @@ FACTORS = (1.0, 5.0, 25.0, 125.0, 1000.0)
 
 def run(options: Options) -> None:
     """Searches, then draws the figure and writes the page."""
-    bench = Bench.load(options.data, options.data_dir)
+    bench = options.bench()
     store = options.store()
     found = find_all(bench, designs.time_figure(options.seeds), store)
-    tables = {name: times(found, i) for i, name in enumerate(bench.targets)}
+    price = [options.communication]
+    tables = {bench.words(name): times(found, i, price) for i, name in enumerate(bench.targets)}
     figures.time_figure(tables, options.path("time", "png"))
 
     index = list(bench.targets).index("true")
     readings = {f"an agreement costs {f:g}": times(found, index, [f]) for f in FACTORS}
-    readings |= {f"{f} step sizes alone": times(found, index, family=f) for f in FAMILIES}
+    readings |= {f"{f} step sizes alone": times(found, index, price, f) for f in FAMILIES}
     parts = [
         f"# Time to the target, K = 16, {bench.name}",
-        report.preamble(bench, found),
-        "## Claims",
+        report.preamble(bench, found, f"{options.communication:g}"),
+        report.heading(bench),
         report.claims({name: claims.of_time(table) for name, table in tables.items()}),
         "## The same, read otherwise (true target)",
         markdown(
@@ -40,7 +41,7 @@ def run(options: Options) -> None:
         ),
     ]
     for name, table in tables.items():
-        title = f"## Time relative to the fastest, {report.TARGETS[name]}"
+        title = f"## Time relative to the fastest, {name}"
         shown = report.grid(relative(table), [16], designs.POWERS, designs.LOCAL_STEPS)
         parts += [title, shown]
     named = [cell(16, 16, 16), cell(16, 64, 1), cell(16, 256, 1)]

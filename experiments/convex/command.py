@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import torch
 
 from experiments.convex.designs import SEEDS
 from experiments.convex.store import Store
+from experiments.convex.study import COMMUNICATION, EPSILON, Bench
 from localsgd.errors import UserError
 
 RESULTS = Path(__file__).parents[1] / "results" / "convex"
@@ -25,12 +27,28 @@ class Options:
         seeds: how many seeds, from 0.
         data_dir: where it lies; otherwise LOCALSGD_DATA and ~/.cache/localsgd.
         out: folder for runs, figures and pages.
+        epsilon: the target is f* + epsilon.
+        communication: gradients that an agreement costs.
     """
 
     data: str = "w8a"
     seeds: int = SEEDS
     data_dir: Path | None = None
     out: Path = RESULTS
+    epsilon: float = EPSILON
+    communication: float = COMMUNICATION
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise UserError(f"{self.seeds} seeds give no result; give 1 or more")
+        if not 0 <= self.communication < math.inf:
+            raise UserError(
+                f"an agreement can't cost {self.communication:g} gradients; give a number >= 0"
+            )
+
+    def bench(self) -> Bench:
+        """The data set with its targets."""
+        return Bench.load(self.data, self.data_dir, self.epsilon)
 
     def path(self, what: str, ending: str) -> Path:
         """A file of the results."""

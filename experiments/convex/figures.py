@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from experiments.convex.tables import Table, cell, fastest, relative
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-TITLES = {"true": "target f* + 0.005", "paper": "target: the paper's f* + 0.005"}
+Lines: TypeAlias = Mapping[str, Mapping[int, np.ndarray]]
+"""Times by label, then by B, [s]."""
 
 
 def time_figure(tables: Mapping[str, Table], path: Path) -> None:
@@ -24,10 +25,10 @@ def time_figure(tables: Mapping[str, Table], path: Path) -> None:
         shown = relative(table)
         for local_steps in LOCAL_STEPS:
             lines = [shown[cell(16, batch, local_steps)] for batch in POWERS]
-            _line(axes, POWERS, np.stack(lines), f"H = {local_steps}", local_steps)
-        _axes(axes, "local mini-batch B", "time relative to the best", TITLES[name])
-        axes.set_yscale("log", base=2)
-    _save(figure, panels[0], path)
+            _line(axes, POWERS, np.stack(lines), local_steps)
+        _axes(axes, "local mini-batch B", "time relative to the best", f"target {name}")
+    panels[0].legend(fontsize=8)
+    _save(figure, path)
 
 
 def speedup_figure(tables: Mapping[str, Table], path: Path) -> None:
@@ -37,10 +38,10 @@ def speedup_figure(tables: Mapping[str, Table], path: Path) -> None:
         base = table[cell(1, 16, 1)].mean()
         for local_steps in LOCAL_STEPS:
             lines = [base / table[cell(workers, 16, local_steps)] for workers in POWERS]
-            _line(axes, POWERS, np.stack(lines), f"H = {local_steps}", local_steps)
-        _axes(axes, "workers K", "speed-up over K = 1, H = 1", TITLES[name])
-        axes.set_yscale("log", base=2)
-    _save(figure, panels[0], path)
+            _line(axes, POWERS, np.stack(lines), local_steps)
+        _axes(axes, "workers K", "speed-up over K = 1, H = 1", f"target {name}")
+    panels[0].legend(fontsize=8)
+    _save(figure, path)
 
 
 def map_figure(tables: Mapping[str, Table], local_steps: Sequence[int], path: Path) -> None:
@@ -64,61 +65,69 @@ def map_figure(tables: Mapping[str, Table], local_steps: Sequence[int], path: Pa
     figure.suptitle(
         "time relative to the best (red star); dots: the best H for each B", fontsize=10
     )
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    _save(figure, path)
 
 
-def methods_figure(lines: Mapping[str, Mapping[int, np.ndarray]], title: str, path: Path) -> None:
-    """Time over the batch, a line for each method: by label, then by B, [s]."""
+def methods_figure(panels: Mapping[str, Lines], flat: Lines, title: str, path: Path) -> None:
+    """Relative time over the batch, a panel for each family of schedules.
+
+    Args:
+        panels: by the family's name, the lines of its members.
+        flat: lines that every panel has for comparison.
+        title: of the whole.
+        path: of the image.
+    """
+    import matplotlib
+
+    figure, all_axes = _panels(len(panels), width=4.4)
+    for axes, (name, lines) in zip(all_axes, panels.items(), strict=True):
+        for number, (label, by_batch) in enumerate(flat.items()):
+            _band(axes, by_batch, label, ("black", "grey")[number % 2], "--")
+        for number, (label, by_batch) in enumerate(lines.items()):
+            colour = matplotlib.colormaps["plasma"](0.8 * number / max(1, len(lines) - 1))
+            _band(axes, by_batch, label, colour, "-")
+        _axes(axes, "local mini-batch B", "time relative to the best", name)
+        axes.legend(fontsize=8)
+    figure.suptitle(title, fontsize=10)
+    _save(figure, path)
+
+
+def _panels(count: int, width: float = 5.2) -> tuple[Any, list[Axes]]:
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(7.5, 4.6))
-    styles = ("-", "--", ":", "-.")
-    for number, (label, by_batch) in enumerate(lines.items()):
-        batches = sorted(by_batch)
-        values = np.stack([by_batch[batch] for batch in batches])
-        colour = f"C{number % 10}"
-        style = styles[number // 4 % 4]
-        axes.plot(
-            batches, values.mean(axis=1), style, marker="o", markersize=3, color=colour, label=label
-        )
-        axes.fill_between(batches, values.min(axis=1), values.max(axis=1), color=colour, alpha=0.15)
-    _axes(axes, "local mini-batch B", "time in gradients", title)
-    axes.set_yscale("log", base=2)
-    axes.legend(fontsize=8, bbox_to_anchor=(1.02, 1), loc="upper left")
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-
-
-def _panels(count: int) -> tuple[Any, list[Axes]]:
-    import matplotlib.pyplot as plt
-
-    figure, panels = plt.subplots(1, count, figsize=(5.2 * count, 4), sharey=True, squeeze=False)
+    figure, panels = plt.subplots(1, count, figsize=(width * count, 4), sharey=True, squeeze=False)
+    for axes in panels[0][1:]:
+        axes.yaxis.set_tick_params(labelleft=True)
     return figure, list(panels[0])
 
 
-def _line(axes: Axes, x: Sequence[int], y: np.ndarray, label: str, local_steps: int) -> None:
-    """Mean and range of y [len(x), s]."""
+def _line(axes: Axes, x: Sequence[int], y: np.ndarray, local_steps: int) -> None:
+    """Mean and range of y [len(x), s], coloured by H."""
     import matplotlib
 
     colour = matplotlib.colormaps["viridis"](np.log2(local_steps) / 4.6)
-    axes.plot(x, y.mean(axis=1), marker="o", markersize=3, color=colour, label=label)
-    axes.fill_between(x, y.min(axis=1), y.max(axis=1), color=colour, alpha=0.25, linewidth=0)
+    _band(axes, dict(zip(x, y, strict=True)), f"H = {local_steps}", colour, "-")
+
+
+def _band(axes: Axes, by_x: Mapping[int, np.ndarray], label: str, colour: Any, style: str) -> None:
+    x, y = list(by_x), np.stack(list(by_x.values()))
+    axes.plot(x, y.mean(axis=1), style, marker="o", markersize=3, color=colour, label=label)
+    axes.fill_between(x, y.min(axis=1), y.max(axis=1), color=colour, alpha=0.2, linewidth=0)
 
 
 def _axes(axes: Axes, x: str, y: str, title: str) -> None:
     axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.set(xlabel=x, ylabel=y, title=title)
     axes.title.set_fontsize(10)
     axes.grid(alpha=0.3)
 
 
-def _save(figure: Any, first: Axes, path: Path) -> None:
+def _save(figure: Any, path: Path) -> None:
     import matplotlib.pyplot as plt
 
-    first.legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     plt.close(figure)

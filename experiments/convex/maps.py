@@ -2,35 +2,36 @@
 
     python -m experiments.convex.maps [--data w8a] [--seeds 3] ...
 
-K = 16, H up to 256, B from 1 to 1024; an agreement costs 1, 25 or 1000 gradients. The best step
-size of a configuration does not depend on that price, so that the three maps come from the same
-runs.
+K = 16, H up to 256, B from 1 to 1024; an agreement costs 1, 25 (or `--communication`) or 1000
+gradients. The best step size of a configuration does not depend on that price, so that the maps
+come from the same runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from experiments.convex import designs, figures, report
 from experiments.convex.command import Options, command
-from experiments.convex.study import Bench, find_all
+from experiments.convex.study import find_all
 from experiments.convex.tables import Table, cell, fastest, markdown, relative, spread, times
 
-FACTORS = (1.0, 25.0, 1000.0)
+CHEAP, DEAR = 1.0, 1000.0
 
 
 def run(options: Options) -> None:
     """Searches, then draws the maps and writes the page."""
-    bench = Bench.load(options.data, options.data_dir)
+    bench = options.bench()
     store = options.store()
     found = find_all(bench, designs.time_map(options.seeds), store)
     true = list(bench.targets).index("true")
-    tables = {factor: times(found, true, [factor]) for factor in FACTORS}
+    prices = sorted({CHEAP, options.communication, DEAR})
+    tables = {price: times(found, true, [price]) for price in prices}
     titles = {f"an agreement costs {factor:g}": table for factor, table in tables.items()}
     figures.map_figure(titles, designs.MAP_LOCAL_STEPS, options.path("map", "png"))
     parts = [
         f"# Where each (H, B) wins, K = 16, {bench.name}",
-        report.preamble(bench, found),
+        report.preamble(bench, found, _either(prices)),
         "## The fastest",
         _winners(tables),
         "## The best H for each B",
@@ -41,6 +42,11 @@ def run(options: Options) -> None:
         parts += [f"## Time relative to the fastest, an agreement costs {factor:g}", shown]
     parts += ["## What was run", report.effort(bench, found, store)]
     options.path("map", "md").write_text("\n\n".join(parts) + "\n")
+
+
+def _either(prices: Sequence[float]) -> str:
+    *others, last = (f"{price:g}" for price in prices)
+    return f"{', '.join(others)} or {last}"
 
 
 def _winners(tables: Mapping[float, Table]) -> str:

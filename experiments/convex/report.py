@@ -11,17 +11,18 @@ from experiments.convex.claims import Claim
 from experiments.convex.search import Found
 from experiments.convex.setup import Setup
 from experiments.convex.store import Store
-from experiments.convex.study import COMMUNICATION, Bench, config
-from experiments.convex.tables import Cell, Table, cell, markdown, size_of, spread
+from experiments.convex.study import COMMUNICATION, PAPER_MINIMUM, Bench, config
+from experiments.convex.tables import Cell, Table, cell, cell_of, markdown, size_of, spread
 
-TARGETS = {"true": "f* + 0.005", "paper": "the paper's f* + 0.005"}
+
+def heading(bench: Bench) -> str:
+    """The title of the claims; on other data they are a question of ours, not the paper's."""
+    return "## Claims" if bench.name in PAPER_MINIMUM else "## What the paper claims of w8a, here"
 
 
 def claims(by_target: Mapping[str, Sequence[Claim]]) -> str:
-    """Claims with their verdicts, for the targets side by side."""
-    names = list(by_target)
-    header = ["claim", *(f"{TARGETS[n]}: verdict | {TARGETS[n]}: evidence" for n in names)]
-    header = " | ".join(header).split(" | ")
+    """Claims with their verdicts, for the targets (in words) side by side."""
+    header = ["claim", *(f"{t}: {what}" for t in by_target for what in ("verdict", "evidence"))]
     rows = []
     for same in zip(*by_target.values(), strict=True):
         rows.append([same[0].text, *(t for claim in same for t in (claim.verdict, claim.evidence))])
@@ -53,7 +54,7 @@ def rounds(found: Mapping[Setup, Found], target: int, cells: Sequence[Cell]) -> 
     rows = []
     for where in cells:
         for setup, one in found.items():
-            if Cell(setup.workers, setup.batch, setup.label) == where:
+            if cell_of(setup) == where:
                 best = one.best[target]
                 iterate = "average" if best.reached.by_average else "last"
                 count = str(best.reached.agreements[-1])
@@ -62,10 +63,14 @@ def rounds(found: Mapping[Setup, Found], target: int, cells: Sequence[Cell]) -> 
     return markdown(["configuration", "seed", "rounds", "step size", "iterate", "runs"], rows)
 
 
-def effort(bench: Bench, found: Mapping[Setup, Found], store: Store) -> str:
+def effort(
+    bench: Bench,
+    found: Mapping[Setup, Found],
+    store: Store,
+    factors: Sequence[float] = (COMMUNICATION,),
+) -> str:
     """How much was run, and how often each family and iterate won."""
-    keys = [config(bench.name, bench.targets, setup) for setup in found]
-    seconds = sum(store.seconds(key) for key in keys)
+    seconds = sum(store.seconds(config(bench, setup, factors)) for setup in found)
     runs = [one.runs for one in found.values()]
     true = list(bench.targets).index("true")
     best = [one.best[true] for one in found.values()]
@@ -80,13 +85,13 @@ def effort(bench: Bench, found: Mapping[Setup, Found], store: Store) -> str:
     )
 
 
-def preamble(bench: Bench, found: Mapping[Setup, Found]) -> str:
-    """What the numbers mean."""
+def preamble(bench: Bench, found: Mapping[Setup, Found], price: str) -> str:
+    """What the numbers mean, where an agreement costs `price` gradients."""
     seeds = len({setup.seed for setup in found})
-    targets = ", ".join(f"{TARGETS[n]} = {value:.12f}" for n, value in bench.targets.items())
+    targets = ", ".join(f"{bench.words(n)} = {value:.12f}" for n, value in bench.targets.items())
     return (
         f"Data set {bench.name}, f* = {bench.minimum.value:.15f} (gradient norm "
         f"{bench.minimum.gradient_norm:.0e}). Targets: {targets}. {seeds} seeds, ± is the standard "
         f"deviation over them. Time is in gradients along the critical path: B for a local step, "
-        f"{COMMUNICATION:g} for each agreement."
+        f"{price} for each agreement."
     )

@@ -1,9 +1,8 @@
 """K workers and R step sizes at once, exactly, in float64.
 
 A column is one run: K models under one step size. All columns draw the same rows, so that a local
-    step of all workers
-of all columns is two products with one sparse matrix, whose blocks on the diagonal are the workers'
-batches:
+step of all workers of all columns is two products with one sparse matrix, whose blocks on the
+diagonal are the workers' batches:
 
     S = sigma(C W),        W <- (1 - gamma lambda) W - gamma / B C^T S
 

@@ -1,8 +1,8 @@
 """Runs kept by configuration: JSON lines that only grow.
 
 A line is one race: its configuration, and what it told of each step size. Lines are written whole;
-    a last line that an
-interruption cut short is cut off when the file is next opened, and its race runs again.
+a last line that an interruption cut short is cut off when the file is next opened, and its race
+runs again.
 
     {"config": {...}, "seconds": 0.41, "runs": [["constant", 1, [[293, 0.1311, true, 293, [293]],
     null], [293, 354]], ...]}

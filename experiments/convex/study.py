@@ -16,7 +16,6 @@ from experiments.convex.setup import Setup
 from experiments.convex.simulation import Data, Simulation
 from experiments.convex.stepsizes import Family, StepSize
 from experiments.convex.store import Store
-from localsgd.errors import UserError
 from localsgd.tasks.logistic import Logistic, Minimum, known_minimum
 
 EPSILON = 0.005
@@ -37,6 +36,7 @@ class Bench:
         name: of the data set.
         minimum: f*, computed.
         targets: by name, descending.
+        epsilon: how far above f* they are.
     """
 
     name: str
@@ -44,39 +44,48 @@ class Bench:
     objective: Objective
     minimum: Minimum
     targets: Mapping[str, float]
+    epsilon: float = EPSILON
 
     @staticmethod
-    def load(name: str, data_dir: Path | None = None) -> Bench:
+    def load(name: str, data_dir: Path | None = None, epsilon: float = EPSILON) -> Bench:
         """Data set `name` with targets f* + epsilon, also for the f* that the paper prints."""
         problem = Logistic.load(name, data_dir)
-        return Bench.of(name, problem, known_minimum(problem, _cache()))
+        return Bench.of(name, problem, known_minimum(problem, _cache()), epsilon)
 
     @staticmethod
-    def of(name: str, problem: Logistic, minimum: Minimum) -> Bench:
+    def of(name: str, problem: Logistic, minimum: Minimum, epsilon: float = EPSILON) -> Bench:
         """The same for a problem at hand."""
-        targets = {"true": minimum.value + EPSILON}
+        targets = {"true": minimum.value + epsilon}
         if name in PAPER_MINIMUM:
-            targets["paper"] = PAPER_MINIMUM[name] + EPSILON
+            targets["paper"] = PAPER_MINIMUM[name] + epsilon
         check_targets(list(targets.values()), minimum.value)
         descending = dict(sorted(targets.items(), key=lambda item: -item[1]))
-        return Bench(name, Data.of(problem), Objective(problem), minimum, descending)
+        return Bench(name, Data.of(problem), Objective(problem), minimum, descending, epsilon)
+
+    def words(self, target: str) -> str:
+        """A target in words."""
+        whose = "the paper's " if target == "paper" else ""
+        return f"{whose}f* + {self.epsilon:g}"
 
 
 def _cache() -> Path:
     return Path.home() / ".cache" / "localsgd"
 
 
-def config(name: str, targets: Iterable[str], setup: Setup) -> dict[str, Any]:
-    """What names a cached run: data set, names of the targets, configuration."""
+def config(
+    bench: Bench, setup: Setup, factors: Sequence[float] = (COMMUNICATION,)
+) -> dict[str, Any]:
+    """What names a cached run: data set, targets, configuration, and prices where they decide."""
     return {
-        "data": name,
+        "data": bench.name,
         "schedule": setup.label,
         "groups": list(setup.groups),
         "batch": setup.batch,
         "seed": setup.seed,
-        "epsilon": EPSILON,
-        "targets": list(targets),
+        "epsilon": bench.epsilon,
+        "targets": list(bench.targets),
         "rules": _RULES,
+        **({} if setup.lockstep else {"factors": list(factors[-setup.levels :])}),
     }
 
 
@@ -103,10 +112,10 @@ def find(
         bench: the data.
         setup: the configuration.
         store: where runs are kept.
-        factors: gradients that an agreement of each level costs; it decides between step sizes only
-            where their rounds differ (the quadratic rule).
+        factors: gradients that an agreement of each level costs, of which a setup takes the last;
+            they decide between step sizes only where their rounds differ (the quadratic rule).
     """
-    key = config(bench.name, bench.targets, setup)
+    key = config(bench, setup, factors)
 
     def run(sizes: Sequence[StepSize], caps: Mapping[Family, Sequence[float]]) -> list[Run]:
         began = time.process_time()
@@ -120,26 +129,6 @@ def find(
     return search(run, store.runs(key), len(bench.targets), _window(setup))
 
 
-def recall(name: str, targets: Sequence[str], setup: Setup, store: Store) -> Found:
-    """What `find` found, from the store alone.
-
-    Args:
-        name: of the data set.
-        targets: their names, as in `Bench.targets`.
-        setup: the configuration.
-        store: where runs are kept.
-
-    Raises:
-        UserError: the search of this configuration has not ended.
-    """
-    key = config(name, targets, setup)
-
-    def run(sizes: Sequence[StepSize], caps: Mapping[Family, Sequence[float]]) -> list[Run]:
-        raise UserError(f"{store.path} lacks runs of {key}; run the experiment to its end first")
-
-    return search(run, store.runs(key), len(targets), _window(setup))
-
-
 def _window(setup: Setup) -> Mapping[Family, range]:
     window = first_window(setup.workers * setup.batch)
     # With a constant gamma the quadratic rule is local SGD with a constant H.
@@ -147,10 +136,16 @@ def _window(setup: Setup) -> Mapping[Family, range]:
 
 
 def _cost(simulation: Simulation, setup: Setup, factors: Sequence[float]) -> float:
-    return critical_path(simulation.steps, simulation.agreements, setup.batch, factors)
+    own = factors[-setup.levels :]
+    return critical_path(simulation.steps, simulation.agreements, setup.batch, own)
 
 
-def find_all(bench: Bench, setups: Iterable[Setup], store: Store) -> dict[Setup, Found]:
+def find_all(
+    bench: Bench,
+    setups: Iterable[Setup],
+    store: Store,
+    factors: Sequence[float] = (COMMUNICATION,),
+) -> dict[Setup, Found]:
     """`find` for each of `setups`, with progress."""
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
@@ -166,6 +161,6 @@ def find_all(bench: Bench, setups: Iterable[Setup], store: Store) -> dict[Setup,
         for setup in setups:
             now = f"K={setup.workers} B={setup.batch} {setup.label} seed {setup.seed}"
             progress.update(task, now=now)
-            found[setup] = find(bench, setup, store)
+            found[setup] = find(bench, setup, store, factors)
             progress.advance(task)
     return found

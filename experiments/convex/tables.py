@@ -39,6 +39,11 @@ def cell(workers: int, batch: int, local_steps: int) -> Cell:
     return Cell(workers, batch, f"every({local_steps})")
 
 
+def cell_of(setup: Setup) -> Cell:
+    """Where a configuration of any seed belongs."""
+    return Cell(setup.workers, setup.batch, setup.label)
+
+
 def times(
     found: Mapping[Setup, Found],
     target: int,
@@ -57,7 +62,7 @@ def times(
     cells: dict[Cell, list[tuple[int, float]]] = defaultdict(list)
     for setup, one in found.items():
         best = one.best[target]
-        where = Cell(setup.workers, setup.batch, setup.label)
+        where = cell_of(setup)
         if family is None:
             cells[where].append((setup.seed, _time(setup, best.reached, factors)))
         elif family in best.by_family:

@@ -8,61 +8,90 @@ takes over is charged there alone. Local and mini-batch SGD are searched as in t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from experiments.convex import designs, figures, report
 from experiments.convex.command import Options, command
-from experiments.convex.setup import local
-from experiments.convex.study import Bench, find_all
-from experiments.convex.tables import Cell, Table, markdown, spread, times
+from experiments.convex.figures import Lines
+from experiments.convex.search import Found
+from experiments.convex.setup import Qsr, Setup, local
+from experiments.convex.study import find_all
+from experiments.convex.tables import cell_of, markdown, relative, spread, times
+from localsgd.schedule import Every, PostLocal
 
-FACTORS = (1.0, 25.0)
+INNER = 1.0
+FLAT = "local SGD"
+FAMILIES = (FLAT, "post-local", "hierarchical, 4 x 4", "quadratic rule")
 
 
 def run(options: Options) -> None:
     """Searches, then draws the figure and writes the page."""
-    bench = Bench.load(options.data, options.data_dir)
+    bench = options.bench()
     store = options.store()
-    flat = [
-        local(16, batch, local_steps, seed)
-        for batch in designs.METHOD_BATCHES
-        for local_steps in (1, 16)
-        for seed in range(options.seeds)
-    ]
-    found = find_all(bench, [*flat, *designs.methods(options.seeds)], store)
-    table = times(found, list(bench.targets).index("true"), FACTORS)
-    lines = _lines(table)
-    title = f"{bench.name}, K = 16, target f* + 0.005: agreements cost 25, inner ones 1"
-    figures.methods_figure(lines, title, options.path("variants", "png"))
-    best = min(float(one.mean()) for one in table.values())
-    rows = []
-    for label, by_batch in lines.items():
-        shown = [spread(by_batch[batch] / best) for batch in designs.METHOD_BATCHES]
-        rows.append([label, *shown])
+    factors = (INNER, options.communication)
+    found = find_all(bench, _setups(options.seeds), store, factors)
+    panels = _lines(found, list(bench.targets).index("true"), factors)
+    flat = panels[FLAT]
+    title = f"{bench.name}, K = 16, an agreement of all costs {factors[1]:g}, of a block {INNER:g}"
+    others = {name: lines for name, lines in panels.items() if name != FLAT}
+    figures.methods_figure(others, flat, title, options.path("variants", "png"))
     parts = [
         f"# Other schedules, K = 16, {bench.name}",
-        report.preamble(bench, found),
-        "An agreement inside a block of four costs 1.",
+        report.preamble(bench, found, f"{options.communication:g}"),
+        f"An agreement inside a block of four costs {INNER:g}.",
         "## Time relative to the fastest",
-        markdown(["schedule", *(f"B = {batch}" for batch in designs.METHOD_BATCHES)], rows),
+        _table(panels),
         "## What was run",
-        report.effort(bench, found, store),
+        report.effort(bench, found, store, factors),
     ]
     options.path("variants", "md").write_text("\n\n".join(parts) + "\n")
 
 
-def _lines(table: Table) -> dict[str, dict[int, np.ndarray]]:
-    lines: dict[str, dict[int, np.ndarray]] = {}
-    for where, values in table.items():
-        lines.setdefault(_label(where), {})[where.batch] = values
-    return dict(sorted(lines.items()))
+def _setups(seeds: int) -> list[Setup]:
+    flat = [
+        local(16, batch, local_steps, seed)
+        for batch in designs.METHOD_BATCHES
+        for local_steps in (1, 16)
+        for seed in range(seeds)
+    ]
+    return [*flat, *designs.methods(seeds)]
 
 
-def _label(where: Cell) -> str:
-    parts = where.method.split(" every")
-    if len(parts) == 2:
-        return f"4x4: H = {parts[0][6:-1]}, H^b = {parts[1][1:-1]}"
-    return where.method
+def _lines(
+    found: Mapping[Setup, Found], target: int, factors: tuple[float, float]
+) -> dict[str, Lines]:
+    """Relative times by family, label and B."""
+    shown = relative(times(found, target, factors))
+    lines: dict[str, dict[str, dict[int, np.ndarray]]] = {family: {} for family in FAMILIES}
+    for setup in found:
+        family, label = _name(setup)
+        lines[family].setdefault(label, {})[setup.batch] = shown[cell_of(setup)]
+    return dict(lines)
+
+
+def _name(setup: Setup) -> tuple[str, str]:
+    """Family and label."""
+    match setup.schedules:
+        case (Every(local_steps),):
+            return FLAT, f"H = {local_steps}"
+        case (PostLocal(local_steps, after),):
+            return FAMILIES[1], f"H = {local_steps} after {after} steps"
+        case (Every(inner), Every(outer)):
+            return FAMILIES[2], f"H = {inner}, H^b = {outer}"
+        case (Qsr(alpha=alpha),):
+            return FAMILIES[3], f"H = ({alpha:g} / γ)²"
+    raise ValueError(f"no family for {setup.label}")
+
+
+def _table(panels: Mapping[str, Lines]) -> str:
+    rows = [
+        [family, label, *(spread(by_batch[batch]) for batch in designs.METHOD_BATCHES)]
+        for family, lines in panels.items()
+        for label, by_batch in lines.items()
+    ]
+    return markdown(["", "schedule", *(f"B = {batch}" for batch in designs.METHOD_BATCHES)], rows)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from experiments.convex import claims, figures, report
+from experiments.convex.command import Options
 from experiments.convex.designs import LOCAL_STEPS, POWERS, methods, speedup_figure, time_figure
 from experiments.convex.race import Reached
 from experiments.convex.search import Best, Found
 from experiments.convex.setup import hierarchical, local
 from experiments.convex.stepsizes import StepSize
 from experiments.convex.tables import cell, fastest, markdown, relative, spread, times
+from localsgd.errors import UserError
 
 matplotlib.use("Agg")
 
@@ -93,7 +95,7 @@ def test_speedup_claims() -> None:
 def test_pages_and_figures_are_made(tmp_path: Path) -> None:
     table = speedup_table(dict.fromkeys(POWERS, 2.0))
     table |= {cell(16, b, h): three(b + h, b + 2 * h) for b in POWERS for h in LOCAL_STEPS}
-    by_target = {"true": table, "paper": table}
+    by_target = {"f* + 0.005": table, "the paper's f* + 0.005": table}
     figures.time_figure(by_target, tmp_path / "time.png")
     figures.speedup_figure(by_target, tmp_path / "speedup.png")
     figures.map_figure({"1": table, "25": table}, LOCAL_STEPS, tmp_path / "map.png")
@@ -117,3 +119,16 @@ def test_designs_hold_what_the_paper_names() -> None:
     assert local(16, 16, 16, 2) in time_figure()
     assert local(16, 256, 1, 0) in time_figure()
     assert len(set(methods())) == len(methods())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"seeds": 0}, "0 seeds give no result; give 1 or more"),
+        ({"communication": -1.0}, "an agreement can't cost -1 gradients; give a number >= 0"),
+        ({"communication": float("nan")}, "can't cost nan gradients"),
+    ],
+)
+def test_options_that_make_no_sense(wrong: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Options(**wrong)

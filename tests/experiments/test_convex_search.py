@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -193,8 +194,13 @@ def test_configurations_differ_in_all_that_matters(bench: Bench) -> None:
         quadratic(4, 2, 2, 1.0, 0),
         quadratic(4, 2, 2, 2.0, 0),
     ]
-    keys = {repr(config(bench.name, bench.targets, setup)) for setup in setups}
+    keys = {repr(config(bench, setup)) for setup in setups}
     assert len(keys) == len(setups)
+    # The price of an agreement chooses among runs of the quadratic rule alone.
+    for setup in setups:
+        same = config(bench, setup, (25.0,)) == config(bench, setup, (1000.0,))
+        assert same == setup.lockstep
+    assert config(bench, setups[0]) != config(replace(bench, epsilon=0.01), setups[0])
 
 
 def test_cost_along_the_critical_path() -> None:
