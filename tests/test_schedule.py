@@ -304,4 +304,4 @@ def test_schedules_are_asked_only_where_a_round_of_theirs_begins() -> None:
 def test_closing_between_rounds_does_nothing() -> None:
     position = Position.start(2)
     position.close()
-    assert position == Position([0, 0], [0, 0], shared=2, depth=0)
+    assert position == Position([0, 0], [0, 0], shared=2, depth=0, memories=[{}, {}])

@@ -1,14 +1,15 @@
 """The agreed model, and how good it is.
 
 The agreed model is the mean of the workers' models as they are, in the middle of a round too, with
-the statistics of batch
-norm that the run names: the workers' mean (the variance with the term between workers),
-re-estimated on training data, or worker 0's. Making and judging it leaves the workers untouched.
+the statistics of batch norm that the run names: the workers' mean (the variance with the term
+between workers), re-estimated on training data, or worker 0's. Making and judging it leaves the
+workers untouched.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -18,19 +19,20 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from localsgd.assemble import Assembly
 from localsgd.collective import Collective
 from localsgd.reduce import OrderedMean
+from localsgd.tasks.task import as_read
 from localsgd.workers.buffers import mean_buffers
 
 CHUNK = 1 << 20
 """Scalars of a row that are averaged at a time, so that a large model is never held twice."""
 BATCH = 500
-"""Samples of a batch in evaluation; it does not change the result."""
+"""Samples of a batch, at most, when statistics are re-estimated."""
 RECALIBRATION = 10_000
 """Training samples, at most, from which batch-norm statistics are re-estimated."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """How good a model is: mean `loss`, `accuracy` in [0, 1], over the whole test set."""
+    """How good a model is: mean `loss`, `accuracy` in [0, 1], over all targets of the test set."""
 
     loss: float
     accuracy: float
@@ -47,11 +49,12 @@ def agreed_model(assembly: Assembly) -> nn.Module:
         parameters[name].copy_(value)
     policy = assembly.run.batch_norm
     found = mean_buffers(workers.models, world)
-    for name, buffer in model.named_buffers():
+    agreed = {name: buffer for name, buffer in model.named_buffers() if name in found}
+    for name, buffer in agreed.items():
         if policy == "mean":
             buffer.copy_(found[name])
     if policy == "own":
-        _take_firsts(model, assembly)
+        _take_firsts(agreed.values(), assembly)
     if policy == "recalibrated":
         recalibrate(model, assembly)
     return model.eval()
@@ -66,10 +69,10 @@ def mean_row(params: Tensor, world: Collective) -> Tensor:
     return mean
 
 
-def _take_firsts(model: nn.Module, assembly: Assembly) -> None:
-    """Gives `model` the buffers of worker 0, wherever that is."""
+def _take_firsts(buffers: Iterable[Tensor], assembly: Assembly) -> None:
+    """Fills `buffers`, here of the first worker hosted, with those of worker 0, wherever that is."""
     hosted, world = assembly.placement.hosted, assembly.placement.world
-    for buffer in model.buffers():
+    for buffer in buffers:
         rows = buffer.reshape(1, 1, -1).repeat(1, hosted, 1)
         buffer.copy_(world.gather(rows).wait()[0, 0].view_as(buffer))
 
@@ -79,25 +82,28 @@ def recalibrate(model: nn.Module, assembly: Assembly) -> None:
     """Re-estimates batch-norm statistics: plain means over batches of unaugmented training data."""
     model.eval()
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    if not norms:
+        return
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None  # cumulative
         norm.train()
     count = min(RECALIBRATION, assembly.task.train_size)
-    for indices in torch.arange(count - count % BATCH or count).split(BATCH):
+    batch = min(BATCH, assembly.task.judged_together)
+    for indices in torch.arange(count - count % batch or count).split(batch):
         x, _ = assembly.task.train_batch(indices, None)
-        model(x.to(next(model.parameters()).dtype))
+        model(as_read(x, model))
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
     model.eval()
 
 
-def score(model: nn.Module, assembly: Assembly, samples: Tensor | None = None) -> Score:
+def score(model: nn.Module, assembly: Assembly) -> Score:
     """`model` on the test set, divided over the processes. Every process must call it."""
-    world, size = assembly.placement.world, assembly.task.test_size
+    world, pieces = assembly.placement.world, torch.arange(assembly.task.pieces)
     processes = assembly.plan.topology.workers // assembly.placement.hosted
-    mine = torch.arange(size).tensor_split(processes)[assembly.placement.rank]
+    mine = pieces.tensor_split(processes)[assembly.placement.rank]
     sums = _sums(model, assembly, mine).repeat(1, assembly.placement.hosted, 1)
     loss, correct, count = (world.sum(sums).wait()[0] / assembly.placement.hosted).tolist()
     return Score(loss / count, correct / count)
@@ -105,7 +111,7 @@ def score(model: nn.Module, assembly: Assembly, samples: Tensor | None = None) -
 
 def local_score(assembly: Assembly) -> Score:
     """The mean over all K workers of their own models' scores, each on the whole test set."""
-    everything = torch.arange(assembly.task.test_size)
+    everything = torch.arange(assembly.task.pieces)
     sums = []
     for model in assembly.workers.models:
         model.eval()
@@ -117,15 +123,10 @@ def local_score(assembly: Assembly) -> Score:
 
 
 @torch.no_grad()
-def _sums(model: nn.Module, assembly: Assembly, samples: Tensor) -> Tensor:
-    """Summed loss, correct predictions, samples: `[3]`."""
-    task, dtype = assembly.task, next(model.parameters()).dtype
+def _sums(model: nn.Module, assembly: Assembly, pieces: Tensor) -> Tensor:
+    """Summed loss, correct predictions, targets: `[3]`."""
     sums = torch.zeros(3, dtype=torch.float64)
-    for indices in samples.split(BATCH):
-        x, y = task.test_batch(indices)
-        with assembly.autocast():
-            output = model(x.to(dtype))
-        loss, correct = task.loss(output.to(dtype), y), task.correct(output, y)
-        found = [float(loss) * len(indices), float(correct), len(indices)]
-        sums += torch.tensor(found, dtype=torch.float64)
+    with assembly.autocast():
+        for some in pieces.split(assembly.task.judged_together) if len(pieces) else ():
+            sums += assembly.task.judge(model, some)
     return sums.to(assembly.workers.params.device)

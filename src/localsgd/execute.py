@@ -28,6 +28,7 @@ from localsgd.record import Folder, environment
 from localsgd.run import Plan, Run
 from localsgd.tasks.task import Task
 from localsgd.topology import place
+from localsgd.watching import Watching
 
 
 class Interrupted(Exception):
@@ -59,6 +60,7 @@ class Execution:
         folder: of its records.
         observer: who watches.
         checkpoint_every: evaluations between checkpoints.
+        watching: what is measured while it trains.
         seconds: of training so far, without evaluation and saving.
     """
 
@@ -66,6 +68,7 @@ class Execution:
     folder: Folder
     observer: Observer
     checkpoint_every: int = 1
+    watching: Watching = field(default_factory=Watching)
     seconds: float = 0.0
     _since: float = field(default=0.0, init=False)
     _stop: bool = field(default=False, init=False)
@@ -96,6 +99,7 @@ class Execution:
         assembly = self.assembly
         self._due = evaluation_steps(assembly.plan)
         self.observer.started(assembly)
+        self.watching.start(assembly)
         self._since = time.perf_counter()
         if assembly.workers.step < assembly.plan.steps:
             with self._stoppable():
@@ -105,6 +109,9 @@ class Execution:
     def _after_step(self) -> None:
         self.observer.stepped(self.assembly)
         step = self.assembly.workers.step
+        if self.watching.due(self.assembly):
+            with self._off_the_clock("measuring"):
+                self.watching.measure(self.assembly)
         if step in self._due:
             with self._off_the_clock("evaluating"):
                 self._evaluate()
@@ -227,6 +234,7 @@ def prepare(
     timeout: timedelta | None = None,
     waiting: Waiting = nullcontext,
     checkpoint_every: int = 1,
+    watching: Watching | None = None,
 ) -> Execution:
     """Assembles `run`, which is completed, on this process's share of the workers.
 
@@ -237,12 +245,14 @@ def prepare(
         timeout: of the collectives.
         waiting: a context around the time in which this process waits for others.
         checkpoint_every: evaluations from one checkpoint to the next.
+        watching: what is measured while it trains.
     """
     device = pick_device(run.device, local_rank)
     placement = place(Plan(run, task.train_size).topology, timeout)
     assembly = assemble(run, task, placement, device, waiting)
     check_same("starting point", starting_point(assembly))
-    execution = Execution(assembly, Folder(path), observer, checkpoint_every)
+    watching = watching or Watching()
+    execution = Execution(assembly, Folder(path), observer, checkpoint_every, watching)
     if resuming:
         execution.resume()
     else:

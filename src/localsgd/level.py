@@ -11,7 +11,7 @@ Shapes: g groups of the level hosted here · m members of each hosted here · n 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -26,9 +26,18 @@ from localsgd.reduce import ExactMean, Reducer
 class Agreeing(Protocol):
     """What the core loop asks of a level."""
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether members may differ although they have just agreed (see `delayed.py`)."""
+        ...
+
     def agree(self) -> None: ...
 
     def share(self) -> None: ...
+
+    def settle(self) -> None:
+        """The last agreement: like `agree`, with nothing left under way."""
+        ...
 
     def follow(self) -> None: ...
 
@@ -47,6 +56,8 @@ class Level:
         members: `[g, m, n]`, views of the rows that agree.
         collective: joins them with those hosted elsewhere.
         weights: `[g, m]`, summing to 1 over all members of a group; equal where not given.
+        weigh: makes weights anew for every agreement, which need not sum to 1, as they are those of
+            updates.
         reducer: from updates to their mean.
         outer: what happens to the mean; `None` is plain averaging.
         anchor: memory `[g, n]` for the anchors where the first member can't be it.
@@ -58,6 +69,7 @@ class Level:
         collective: Collective,
         *,
         weights: Tensor | None = None,
+        weigh: Callable[[], Tensor] | None = None,
         reducer: Reducer | None = None,
         outer: Outer | None = None,
         anchor: Tensor | None = None,
@@ -65,12 +77,14 @@ class Level:
         self.members = members
         self.collective = collective
         self.weights = weights
+        self.weigh = weigh
         self.reducer: Reducer = reducer or ExactMean()
         self.outer = outer
-        self._learning_rate = 1.0
+        self._learning_rate = 1.0  # of the round at hand
+        self._agreed_rate = 1.0  # of the round that agrees
         self._pending: Pending[Tensor] | None = None
         self.agreements = 0
-        self.plain = outer is None and self.reducer.linear
+        self.plain = outer is None and weigh is None and self.reducer.linear
         if self.plain:
             self.anchor = members[:, 0] if anchor is None else anchor
         else:
@@ -101,11 +115,18 @@ class Level:
         self.begin_agree()
         self.finish_agree()
 
+    unsettled = False
+
+    def settle(self) -> None:
+        self.agree()
+
     def begin_agree(self) -> None:
         """Starts the reduction. The members are scratch until `share`."""
         if not self.plain:
             torch.sub(self.anchor.unsqueeze(1), self.members, out=self.members)
-        self._pending = self.reducer.reduce(self.members, self.weights, self.collective)
+        weights = self.weights if self.weigh is None else self.weigh()
+        self._agreed_rate = self._learning_rate
+        self._pending = self.reducer.reduce(self.members, weights, self.collective)
 
     def finish_agree(self) -> None:
         """Waits for the reduction and moves the anchor."""
@@ -124,7 +145,7 @@ class Level:
             self.anchor -= update
             return
         group = self._optimizer.param_groups[0]
-        scale = self._learning_rate if self.outer.per_learning_rate else 1.0
+        scale = self._agreed_rate if self.outer.per_learning_rate else 1.0
         group["params"][0].grad = update.contiguous() / scale
         base = group["lr"]
         group["lr"] = base * scale
@@ -185,9 +206,14 @@ class Blocks:
         for level in self.levels:
             level.agreements = count
 
+    unsettled = False
+
     def agree(self) -> None:
         for level in self.levels:
             level.agree()
+
+    def settle(self) -> None:
+        self.agree()
 
     def share(self) -> None:
         for level in self.levels:
@@ -209,14 +235,44 @@ class Blocks:
             level.load(state[str(index)])
 
 
-def agree_and_share(levels: Sequence[Agreeing], first: int = 0) -> None:
+def agree_and_share(
+    levels: Sequence[Agreeing], first: int = 0, meanwhile: Callable[[], None] | None = None
+) -> None:
     """Lets `levels[first:]` agree, innermost first, then hands the anchors down through all levels.
 
     The members of `levels[:first]` are equal already, as they have averaged their gradients.
+
+    Args:
+        meanwhile: called while the first reduction is on its way, where a level can wait for it.
     """
     for level in levels[:first]:
         level.follow()
     for level in levels[first:]:
-        level.agree()
+        if meanwhile is not None and isinstance(level, Level):
+            level.begin_agree()
+            meanwhile()
+            level.finish_agree()
+            meanwhile = None
+        else:
+            level.agree()
+    if meanwhile is not None:
+        meanwhile()
+    _share(levels)
+
+
+def settle(levels: Sequence[Agreeing], first: int = 0) -> None:
+    """The last agreement: of `levels[first:]`, and of all from the first that is unsettled."""
+    waiting = (index for index, level in enumerate(levels) if index >= first or level.unsettled)
+    start = next(waiting, len(levels))
+    if start == len(levels):
+        return
+    for level in levels[:start]:
+        level.follow()
+    for level in levels[start:]:
+        level.settle()
+    _share(levels)
+
+
+def _share(levels: Sequence[Agreeing]) -> None:
     for level in reversed(levels):
         level.share()

@@ -11,9 +11,10 @@ agree", and nothing else in the package decides when anything is averaged.
     '.1.1...1...1'
 
 Schedules are frozen values: they compare, print and can be kept in a configuration. A new one is a
-callable of the same shape; everything that it remembers must follow from `Progress`, so that a
+callable of the same shape; everything that it remembers it writes into `Progress.memory`, so that a
 resumed run goes on as if undisturbed. One that looks at the step alone says so with `step_only =
-True`: it can be drawn, and needs nothing from the other workers.
+True`: it can be drawn, and needs nothing from the other workers. Schedules that judge by the run
+itself are in `adaptive.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from localsgd.errors import UserError
@@ -42,6 +43,8 @@ class Progress:
         decayed: whether the learning rate has fallen below half of its highest value.
         loss: the mean training loss over workers since the last agreement, where it is reported.
         waited_seconds: time spent waiting for others, summed over the run.
+        seconds: since the run began, waiting included, where it is measured.
+        memory: what the schedule itself wrote at earlier rounds. It is saved with the run.
     """
 
     step: int = 0
@@ -51,6 +54,8 @@ class Progress:
     decayed: bool = False
     loss: float | None = None
     waited_seconds: float = 0.0
+    seconds: float | None = None
+    memory: dict[str, float] = field(default_factory=dict)
 
 
 Schedule: TypeAlias = Callable[[Progress], int]
@@ -247,16 +252,18 @@ class Position:
             `left[0]` at each local step.
         shared: as in `Round`.
         depth: of the round at hand, 0 between rounds.
+        memories: of the schedules, one for each level.
     """
 
     lengths: list[int] = field(default_factory=list)
     left: list[int] = field(default_factory=list)
     shared: int = 0
     depth: int = 0
+    memories: list[dict[str, float]] = field(default_factory=list)
 
     @staticmethod
     def start(levels: int) -> Position:
-        return Position([0] * levels, [0] * levels, levels)
+        return Position([0] * levels, [0] * levels, levels, memories=[{} for _ in range(levels)])
 
     def open(self, schedules: Sequence[Schedule], progress: Callable[[], Progress]) -> Round:
         """Begins the rounds that are due, and says what comes next."""
@@ -264,7 +271,8 @@ class Position:
             now = progress()
             for level, schedule in enumerate(schedules):
                 if self.left[level] == 0:
-                    self.lengths[level] = self.left[level] = checked_length(schedule(now))
+                    seen = replace(now, memory=self.memories[level])
+                    self.lengths[level] = self.left[level] = checked_length(schedule(seen))
         self.depth = 1 + _count(left == 1 for left in self.left[1:])
         self.shared = min(self.shared, _count(length == 1 for length in self.lengths))
         return Round(self.left[0], self.depth, self.shared)

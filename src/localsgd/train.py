@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from localsgd.level import Agreeing, agree_and_share
+from localsgd.level import Agreeing, agree_and_share, settle
 from localsgd.schedule import Position, Progress, Schedule
 
 
@@ -41,6 +41,7 @@ def train(
     position: Position,
     progress: Callable[[], Progress] | None = None,
     gradients: Sequence[Agreeing] = (),
+    agreed: Callable[[int], None] = lambda depth: None,
     after_step: Callable[[], None] = lambda: None,
 ) -> None:
     """Trains until `workers.step` is `steps`, ending with an agreement of all levels.
@@ -60,12 +61,14 @@ def train(
         gradients: the same levels over the workers' gradients. Where they are given, levels that
             have agreed after every step so far average gradients before the step instead of models
             after it.
+        agreed: called after every agreement but the last with the number of levels that agreed, on
+            models or on gradients.
         after_step: called after every step, once it has been agreed on where that was due.
     """
     if workers.step >= steps:
         return
     progress = progress or (lambda: Progress(step=workers.step))
-    agreed = 0
+    settled = 0
     while workers.step < steps:
         local_steps, depth, shared = position.open(schedules, progress)
         shared = shared if gradients else 0
@@ -77,15 +80,15 @@ def train(
             position.left[0] -= 1
             if position.left[0] and workers.step < steps:
                 after_step()
-        agreed = 0
+        settled = 0
         if position.left[0] == 0:
             agree_and_share(levels[:depth], first=shared)
+            agreed(depth)
             position.close()
-            agreed = depth
+            settled = depth
         if workers.step < steps:
             after_step()
-    if agreed < len(levels):
-        agree_and_share(levels, first=agreed)
+    settle(levels, first=settled)
     after_step()
 
 

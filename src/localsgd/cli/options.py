@@ -33,6 +33,9 @@ class Hosting:
     """The others stop within this time when a process dies or hangs."""
     timeout_minutes: float = 120.0
     """Limit of one collective; must outlast the slowest round."""
+    watch: str = ""
+    """Measured meanwhile into watched.jsonl: lambda_max[:EPOCHS[:SAMPLES]], noise[:EPOCHS[:SAMPLES]],
+    drift[:ROUNDS], with commas between."""
     quiet: bool = False
     """Print nothing but errors."""
 
@@ -46,6 +49,10 @@ class Hosting:
             value = getattr(self, name)
             if not 0 < value < math.inf:
                 raise UserError(f"--{name.replace('_', '-')} {value:g} cannot be; give more than 0")
+        if self.watch:
+            from localsgd.watching import watch
+
+            watch(self.watch, Path())
 
 
 @dataclass(frozen=True)
@@ -125,6 +132,8 @@ def hosting_arguments(hosting: Hosting) -> list[str]:
     ]
     if hosting.data_dir is not None:
         arguments.append(f"--data-dir={hosting.data_dir.resolve()}")
+    if hosting.watch:
+        arguments.append(f"--watch={hosting.watch}")
     if hosting.quiet:
         arguments.append("--quiet")
     return arguments

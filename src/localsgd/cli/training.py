@@ -44,6 +44,7 @@ from localsgd.show.live import Live
 from localsgd.show.preview import preview
 from localsgd.tasks.task import Task
 from localsgd.topology import Topology
+from localsgd.watching import watch, watched
 
 
 def run(command: RunCommand) -> int:
@@ -185,6 +186,7 @@ class Host:
                     timeout=timedelta(minutes=self.hosting.timeout_minutes),
                     waiting=self.heartbeat.waiting,
                     checkpoint_every=self.hosting.checkpoint_every,
+                    watching=watch(self.hosting.watch or watched(path), path),
                 )
             if self.loud:
                 self._say_plan(execution)

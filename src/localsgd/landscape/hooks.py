@@ -8,6 +8,7 @@ keeps its records.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeAlias, final
 
 from torch import nn
@@ -100,13 +101,20 @@ def step_noise(
     *,
     local_batch: int,
     workers: int,
+    population: int | None = None,
     chunk: int = 16,
     group: ProcessGroup | None = None,
 ) -> Measure:
-    """A measure of the noise of a worker's step and of the averaged one (section 5)."""
+    """A measure of the noise of a worker's step and of the averaged one (section 5).
+
+    Args:
+      population: N, from which batches are drawn, where `data` are some of it.
+    """
 
     def measure(model: nn.Module) -> Records:
         found = gradient_noise(Objective(model, loss, data, group=group), chunk=chunk)
+        if population is not None:
+            found = replace(found, samples=population)
         step = found.step(local_batch, workers)
         return [step.record(uncentred=found.uncentred, centred=found.centred)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -25,11 +26,11 @@ from localsgd.optimizer.ddp import unwrapped
 from localsgd.optimizer.models import Models
 from localsgd.optimizer.rows import Row, frozen_of, rows_of
 from localsgd.optimizer.settings import AgreeOn, LocalSteps, Settings, settings_of
-from localsgd.optimizer.signals import Signals
 from localsgd.optimizer.start import Start, check_configuration, check_or_share_start
 from localsgd.outer import Outer
 from localsgd.reduce import Reducer
 from localsgd.schedule import Position
+from localsgd.signals import Signal, Signals
 from localsgd.topology import Placement, Topology, place, row_multiple
 
 KEY = "local_sgd"
@@ -128,6 +129,10 @@ class LocalSGD(Optimizer):
         self._position = Position.start(settings.levels)
         self._finished_at = -1
         self._shows_average = False
+        self._loss: Tensor | float = 0.0
+        self._losses = 0
+        self._seconds = 0.0
+        self._since = time.perf_counter()
 
     # What is shared with the inner optimizer, also after it replaces its lists.
 
@@ -212,6 +217,8 @@ class LocalSGD(Optimizer):
             loss = closure()
         self._gradients.average()
         self._gradients.reopen()  # The closure may be called again in this step.
+        if loss is not None and "loss" in self._signals.sees:
+            self.report_loss(loss)
         return self._gradients.mean_loss(loss)
 
     def _found_inf(self) -> bool:
@@ -256,8 +263,35 @@ class LocalSGD(Optimizer):
             self._models.agree(depth, first=shared)
         self._position.close()
         if depth == self._settings.levels and self._signals.needed:
-            self._signals.exchange(self._learning_rate(), self.ledger.seconds)
+            self._signals.exchange([self._signal()])
         self._open()
+
+    def report_loss(self, loss: Tensor | float) -> None:
+        """Tells schedules that judge by the training loss what this worker's batch had.
+
+        Once for each step, before or after it; a closure's loss is taken without.
+        """
+        self._loss += loss.detach().double() if isinstance(loss, Tensor) else loss
+        self._losses += 1
+
+    def _signal(self) -> Signal:
+        if "loss" in self._signals.sees and not self._losses:
+            raise UserError(
+                "local_steps judges by the training loss, and nobody has told it; call "
+                "optimizer.report_loss(loss) in every step"
+            )
+        now = time.perf_counter()
+        self._seconds += now - self._since
+        self._since = now
+        signal = Signal(
+            learning_rate=self._learning_rate(),
+            waited_seconds=self.ledger.seconds,
+            seconds=self._seconds,
+            loss=float(self._loss),
+            losses=self._losses,
+        )
+        self._loss, self._losses = 0.0, 0
+        return signal
 
     def _check_left_out(self) -> None:
         if any(parameter.requires_grad for parameter in self._left_out):
@@ -280,9 +314,11 @@ class LocalSGD(Optimizer):
         if self._finished_at == self.steps:
             return
         due = self._innermost_due()
+        if due is None and self._models.unsettled:
+            due = self._settings.levels
         if due is not None:
             self._check_left_out()
-            self._models.agree(self._settings.levels, first=due)
+            self._models.settle(first=due)
             self._position.left = [0] * self._settings.levels
             self._position.depth = 0
             self._open()
@@ -302,7 +338,7 @@ class LocalSGD(Optimizer):
             return
         for row in self._rows:
             row.check_in_place()
-        differ = self._innermost_due() is not None
+        differ = self._innermost_due() is not None or self._models.unsettled
         with averaged(self._module, self._rows, self._placement.world, differ):
             self._shows_average = True
             try:
@@ -351,6 +387,7 @@ class LocalSGD(Optimizer):
             "position": asdict(self._position),
             "levels": self._models.state(),
             "signals": self._signals.state(),
+            "told": [float(self._loss), self._losses, self._seconds],
             "ledger": [asdict(entry) for entry in self.ledger.levels],
             "made_with": self._settings.described(),
         }
@@ -370,6 +407,8 @@ class LocalSGD(Optimizer):
         self._position = Position(**copy.deepcopy(own["position"]))
         self._models.load(own["levels"])
         self._signals.load(own["signals"])
+        self._loss, self._losses, self._seconds = own["told"]
+        self._since = time.perf_counter()
         for entry, saved in zip(self.ledger.levels, own["ledger"], strict=True):
             vars(entry).update(vars(Entry(**saved)))
         self._gradients.watch = None if self.steps else self._gradients.watch

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from localsgd.collective import Ledger
-from localsgd.level import agree_and_share
+from localsgd.level import agree_and_share, settle
 from localsgd.optimizer.rows import Row
 from localsgd.optimizer.settings import Settings
 from localsgd.topology import Placement, build_levels
@@ -46,10 +46,20 @@ class Models:
     @torch.no_grad()
     def agree(self, depth: int, first: int) -> None:
         """Levels `first` to `depth` agree; the members of those inside hold equal models."""
-        for row in self._rows:
+        for row, levels in zip(self._rows, self._stacks, strict=True):
+            agree_and_share(levels[:depth], first, meanwhile=row.check_some_in_place)
+
+    @torch.no_grad()
+    def settle(self, first: int) -> None:
+        """The last agreement, of the levels from `first` on."""
+        for row, levels in zip(self._rows, self._stacks, strict=True):
             row.check_in_place()
-        for levels in self._stacks:
-            agree_and_share(levels[:depth], first=first)
+            settle(levels, first)
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether models may differ although they have just agreed."""
+        return any(level.unsettled for levels in self._stacks for level in levels)
 
     def begin_round(self, level: int, learning_rate: float) -> None:
         for levels in self._stacks:

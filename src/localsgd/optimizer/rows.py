@@ -8,10 +8,12 @@ Shapes: n scalars of a row.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +21,19 @@ from torch.optim import Optimizer
 
 from localsgd.errors import UserError
 from localsgd.workers.layout import Layout, adopt
+
+
+BATCH = 32
+"""Parameters that are looked at in one agreement: a few microseconds."""
+
+
+class Batch(NamedTuple):
+    """Parameters, the addresses where they belong, and where modules keep them."""
+
+    parameters: tuple[nn.Parameter, ...]
+    places: list[int]
+    homes: list[dict[str, nn.Parameter | None]]
+    keys: list[str]
 
 
 @dataclass(frozen=True)
@@ -41,22 +56,39 @@ class Row:
         """Refuses where a parameter has left the row (`model.to()`, `model.half()`, `p.data =`) or
         the model (`load_state_dict(assign=True)`).
         """
+        for batch in self._batches:
+            self._check(batch)
+
+    def check_some_in_place(self) -> None:
+        """`check_in_place` of the next few parameters in turn: what moves a model moves all, and
+        one that moves alone is found some agreements later.
+        """
+        self._check(next(self._turns))
+
+    def _check(self, batch: Batch) -> None:
         # Asked at every agreement, so in C; who is to blame is looked for afterwards.
-        places = list(map(Tensor.data_ptr, self.parameters))
-        found = map(operator.getitem, *self._shelves)
-        if places != self._places or not all(map(operator.is_, found, self.parameters)):
+        places = list(map(Tensor.data_ptr, batch.parameters))
+        found = map(operator.getitem, batch.homes, batch.keys)
+        if places != batch.places or not all(map(operator.is_, found, batch.parameters)):
             self._refuse_moved()
 
     @cached_property
-    def _places(self) -> list[int]:
-        """Addresses of the slots."""
-        base, size = self.values.data_ptr(), self.values.element_size()
-        return [base + slot.offset * size if slot.length else 0 for slot in self.layout.slots]
+    def _turns(self) -> Iterator[Batch]:
+        return itertools.cycle(self._batches)
 
     @cached_property
-    def _shelves(self) -> tuple[list[dict[str, nn.Parameter | None]], list[str]]:
-        """`homes` as two lists."""
-        return [home for home, _ in self.homes], [key for _, key in self.homes]
+    def _batches(self) -> list[Batch]:
+        base, size = self.values.data_ptr(), self.values.element_size()
+        slots = self.layout.slots
+        return [
+            Batch(
+                self.parameters[start : start + BATCH],
+                [base + s.offset * size if s.length else 0 for s in slots[start : start + BATCH]],
+                [home for home, _ in self.homes[start : start + BATCH]],
+                [key for _, key in self.homes[start : start + BATCH]],
+            )
+            for start in range(0, len(slots), BATCH)
+        ]
 
     def _refuse_moved(self) -> None:
         base, size = self.values.data_ptr(), self.values.element_size()

@@ -10,7 +10,9 @@ from typing import Any
 
 import msgspec
 
+from localsgd.errors import UserError
 from localsgd.methods import method
+from localsgd.metric import ACCURACY, Metric, metric_of
 from localsgd.record import Folder
 from localsgd.run import Run
 from localsgd.show.words import local_steps
@@ -47,6 +49,11 @@ class Record:
         """The newest figures: the summary, or the last evaluation while there is none."""
         return self.summary or (self.rows[-1] if self.rows else {})
 
+    @property
+    def metric(self) -> Metric:
+        """By which the run's model is judged."""
+        return metric_of(self.last)
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -73,12 +80,12 @@ class Point:
     Args:
         epoch: passes over the training set.
         bytes: handed over by a worker until then, by level.
-        accuracy: on test data.
+        quality: on test data, by the runs' metric.
     """
 
     epoch: float
     bytes: tuple[float, ...]
-    accuracy: Spread
+    quality: Spread
 
 
 @dataclass(frozen=True)
@@ -122,10 +129,23 @@ class Group:
 
 
 def _point(rows: list[dict[str, Any]]) -> Point:
-    accuracy = Spread.of([row["test_accuracy"] for row in rows])
-    assert accuracy is not None
+    quality = Spread.of([row[metric_of(row).key] for row in rows])
+    assert quality is not None
     levels = zip(*([entry["bytes"] for entry in row["ledger"]] for row in rows), strict=True)
-    return Point(rows[0]["epoch"], tuple(sum(level) / len(rows) for level in levels), accuracy)
+    return Point(rows[0]["epoch"], tuple(sum(level) / len(rows) for level in levels), quality)
+
+
+def metric(groups: Sequence[Group]) -> Metric:
+    """By which the runs are judged.
+
+    Raises:
+        UserError: some by one, some by another.
+    """
+    begun = [record for group in groups for record in group.records if record.last]
+    found = list(dict.fromkeys(record.metric.name for record in begun))
+    if len(found) > 1:
+        raise UserError(f"runs judged by {' and by '.join(found)} can't be compared; show them apart")
+    return begun[0].metric if begun else ACCURACY
 
 
 def groups(folders: Sequence[Folder]) -> list[Group]:

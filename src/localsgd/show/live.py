@@ -17,8 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from localsgd.assemble import Assembly
+from localsgd.metric import metric_of
 from localsgd.show.pace import Pace
-from localsgd.units import count, duration, percent, plural, size
+from localsgd.units import count, duration, plural, size
 
 REFRESH_SECONDS = 0.25
 """Least time between two pictures on a terminal."""
@@ -158,7 +159,8 @@ class Live:
         loss = self._row.get("train_loss") if loss is None else loss
         yield "" if loss is None else f"loss {loss:.3f}"
         if self._row:
-            yield f"test {percent(self._row['test_accuracy'])}"
+            metric = metric_of(self._row)
+            yield f"test {metric.words(self._row[metric.key], 1)}"
         yield "H " + ", ".join(str(length or "–") for length in assembly.position.lengths)
         yield by_level(assembly.agreements) + " rounds"
         yield f"{size(assembly.ledger.bytes)} sent per worker"
@@ -181,19 +183,19 @@ def by_level(numbers: list[int]) -> str:
 
 def evaluation_line(row: dict[str, Any]) -> str:
     """An evaluation in one line."""
-    sent = sum(entry["bytes"] for entry in row["ledger"])
+    sent, metric = sum(entry["bytes"] for entry in row["ledger"]), metric_of(row)
     return (
         f"epoch {row['epoch']:.1f} · step {count(row['step'])} · loss {row['train_loss']:.3f} · "
-        f"test accuracy {percent(row['test_accuracy'])} · {by_level(row['agreements'])} rounds · "
+        f"test {metric.name} {metric.words(row[metric.key], 1)} · {by_level(row['agreements'])} rounds · "
         f"{size(sent)} sent per worker · {duration(row['seconds'])}"
     )
 
 
 def summary_line(summary: dict[str, Any]) -> str:
     """What came out, in one line."""
-    sent = sum(entry["bytes"] for entry in summary["ledger"])
+    sent, metric = sum(entry["bytes"] for entry in summary["ledger"]), metric_of(summary)
     return (
-        f"test accuracy {percent(summary['test_accuracy'])} after "
+        f"test {metric.name} {metric.words(summary[metric.key], 1)} after "
         f"{plural(summary['steps'], 'step')} · {by_level(summary['agreements'])} rounds · "
         f"{size(sent)} sent per worker · {duration(summary['seconds'])}"
     )

@@ -21,7 +21,7 @@ from localsgd.show.blocks import thin
 from localsgd.show.gather import Group, Record, Spread
 from localsgd.show.words import level_name, local_steps
 from localsgd.topology import Topology
-from localsgd.units import count, duration, percent, plural, size
+from localsgd.units import count, duration, plural, size
 
 EVALUATIONS = 12
 """Evaluations of a run that are shown; of more, evenly spread ones."""
@@ -64,10 +64,11 @@ def _columns(found: Sequence[Group]) -> Iterator[Column]:
     several = len({group.run.topology for group in found}) > 1
     yield "method", False, partial(_method, topology=several)
     yield "H", False, lambda group: local_steps(group.run)
-    yield "test\nacc.", True, _cell("test_accuracy", _percent)
-    yield "best\nepoch", True, _cell("best_accuracy", _percent)
-    if any(group.spread(lambda last: last.get("local_accuracy")) for group in found):
-        yield "local\nmodels", True, _cell("local_accuracy", _percent)
+    metric = gather.metric(found)
+    yield f"test\n{metric.short}", True, _cell(metric.key, metric.figure)
+    yield "best\nepoch", True, _cell(metric.best, metric.figure)
+    if any(group.spread(lambda last: last.get(metric.local)) for group in found):
+        yield "local\nmodels", True, _cell(metric.local, metric.figure)
     yield "train\nloss", True, _cell("train_loss", lambda loss: f"{loss:.3f}")
     yield "agree-\nments", True, _by_level(lambda last: last["agreements"], count)
     yield "sent per\nworker", True, _by_level(_ledger("bytes"), size)
@@ -83,10 +84,6 @@ def _method(group: Group, topology: bool) -> str:
     if len(group.records) > 1:
         parts.append(plural(len(group.records), "run"))
     return "\n".join(parts) + _unfinished(group)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2f}"
 
 
 def _cell(name: str, words: Words) -> Callable[[Group], str]:
@@ -129,8 +126,9 @@ def _unfinished(group: Group) -> str:
 
 def _caption(found: Sequence[Group]) -> Text:
     """What the figures are, and what all runs have in common."""
+    metric = gather.metric(found)
     lines = [
-        "Accuracies in %, of the agreed model; local models: mean of the workers' own.",
+        f"{metric.title} of the agreed model; local models: mean of the workers' own.",
         "Bytes are what a worker hands over, measured, before any ring or tree.",
     ]
     if any(group.levels > 1 for group in found):
@@ -206,11 +204,11 @@ def _machine(folder: Folder) -> Iterator[tuple[str, str]]:
 
 
 def _result(record: Record) -> Iterator[tuple[str, str]]:
-    last = record.last
-    local = last["local_accuracy"]
-    best = f"best {percent(last['best_accuracy'], 2)} at epoch {last['best_epoch']:.1f}"
-    own = f"; local models {percent(local, 2)}" if local is not None else ""
-    yield "result", f"test accuracy {percent(last['test_accuracy'], 2)}; {best}{own}"
+    last, metric = record.last, record.metric
+    local = last[metric.local]
+    best = f"best {metric.words(last[metric.best], 2)} at epoch {last['best_epoch']:.1f}"
+    own = f"; local models {metric.words(local, 2)}" if local is not None else ""
+    yield "result", f"test {metric.name} {metric.words(last[metric.key], 2)}; {best}{own}"
     yield (
         "time",
         f"{duration(last['seconds'])} of training for {count(last['samples'])} samples "
@@ -242,7 +240,9 @@ def _evaluations(record: Record) -> Table:
     if len(rows) < len(record.rows):
         title += f" ({len(rows)} of {len(record.rows)})"
     table = _table(title=title, title_justify="left")
-    for name in ("epoch", "step", "train loss", "test loss", "test accuracy", "lr", "sent", "time"):
+    metric = record.metric
+    judged = f"test {metric.name}"
+    for name in ("epoch", "step", "train loss", "test loss", judged, "lr", "sent", "time"):
         _add_column(table, name, right=True)
     for row in rows:
         table.add_row(
@@ -250,7 +250,7 @@ def _evaluations(record: Record) -> Table:
             count(row["step"]),
             f"{row['train_loss']:.4f}",
             f"{row['test_loss']:.4f}",
-            percent(row["test_accuracy"], 2),
+            metric.words(row[metric.key], 2),
             f"{row['lr']:.3g}",
             size(sum(entry["bytes"] for entry in row["ledger"])),
             duration(row["seconds"]),

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from localsgd.names import unknown
-from localsgd.tasks import cifar, digits, fashion_mnist, models
+from localsgd.tasks import cifar, digits, fashion_mnist, imagenet, models, wikitext
 from localsgd.tasks.download import Progress
 from localsgd.tasks.entry import Entry, Source
 from localsgd.tasks.task import Card, Defaults, Task
@@ -23,6 +23,9 @@ _ENTRIES: dict[str, Entry] = {
         fashion_mnist.ENTRY,
         cifar.CIFAR10_ENTRY,
         cifar.CIFAR100_ENTRY,
+        imagenet.ENTRY,
+        imagenet.PER_PIXEL_ENTRY,
+        wikitext.ENTRY,
     )
 }
 

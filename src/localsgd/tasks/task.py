@@ -1,6 +1,6 @@
 """What a run trains: data in batches, a loss and a metric.
 
-B: samples of a batch · C, H, W: channels, height and width of an input
+B: samples of a batch · C, H, W: channels, height and width of an image · T: tokens of a text
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from localsgd.metric import ACCURACY, Metric
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,12 @@ class Defaults:
     lr_batch: int
     weight_decay: float
     momentum: float = 0.9
+    clip: float | None = None
+    """Largest norm of a worker's gradient; longer ones are scaled down to it."""
+    lr_decay_at: tuple[float, ...] = (0.5, 0.75)
+    """Shares of the run after which the learning rate falls."""
+    lr_warmup: float | None = None
+    """Epochs over which it rises to its peak; 5 in 300 where not given."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,7 @@ class Card:
     title: str
     classes: int
     input_shape: tuple[int, ...]
-    """(C, H, W) of one sample."""
+    """(C, H, W) of one image, or (T,) of one segment of text."""
     train_size: int
     test_size: int
     default_model: str
@@ -46,6 +54,10 @@ class Card:
     """Where the data comes from, for people."""
     licence: str
     """Terms of the data, and what to cite."""
+    metric: Metric = ACCURACY
+    """By which a model is judged."""
+    sequential: bool = False
+    """Whether a sample goes on where the one before it ends, so that workers read streams."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -93,7 +105,9 @@ class Task(ABC):
     def train_batch(
         self, indices: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor]:
-        """Training samples `indices` [B] int64 as float32 inputs [B, *input_shape] and targets.
+        """Training samples `indices` [B] int64 as inputs [B, *input_shape] and int64 targets.
+
+        Inputs are float32, or int64 where they are tokens.
 
         Augmented where the task augments and a `generator` is given; all chance is drawn from it,
         in an order that depends on B alone. Without a generator the samples come as they are.
@@ -102,6 +116,32 @@ class Task(ABC):
     @abstractmethod
     def test_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Test samples `indices` [B] int64, never augmented."""
+
+    @property
+    def pieces(self) -> int:
+        """Parts of the test set that are judged independently of each other: samples."""
+        return self.test_size
+
+    @property
+    def judged_together(self) -> int:
+        """Pieces in one pass of a model that is judged; it does not change the result."""
+        return 500
+
+    @torch.no_grad()
+    def judge(self, model: nn.Module, pieces: Tensor) -> Tensor:
+        """`model`, in eval mode, on `pieces` of the test set: [3] float64, on the CPU.
+
+        The summed loss of all targets, how many predictions are right, and how many targets there
+        are.
+        """
+        x, y = self.test_batch(pieces)
+        return self.verdict(model(as_read(x, model)), y, model)
+
+    def verdict(self, output: Tensor, target: Tensor, model: nn.Module) -> Tensor:
+        """Summed loss, right predictions and targets of one batch: [3] float64."""
+        count, correct = target.numel(), self.correct(output, target)
+        loss = self.loss(as_read(output, model), target)
+        return torch.tensor([float(loss) * count, float(correct), count], dtype=torch.float64)
 
     @abstractmethod
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
@@ -114,3 +154,8 @@ class Task(ABC):
     @abstractmethod
     def subset(self, train: int, seed: int = 0) -> Self:
         """The same task with `train` of its training samples, fixed by `seed`; all test samples."""
+
+
+def as_read(x: Tensor, model: nn.Module) -> Tensor:
+    """`x` in the precision of the model's weights; tokens as they are."""
+    return x.to(next(model.parameters()).dtype) if x.is_floating_point() else x

@@ -6,7 +6,9 @@ workers (law of total variance):
     mean = 1/K sum_k mean_k,     var = 1/K sum_k (var_k + (mean_k - mean)^2)
 
 Other floating buffers are averaged; integer, boolean and complex ones (counters, masks, tables) are
-worker 0's.
+worker 0's. Buffers that are no part of the state dict (`persistent=False`), such as the state that
+a recurrent model carries from batch to batch, are no part of the agreed model: they stay a worker's
+own.
 
 Shapes: w workers hosted here · b scalars of all floating buffers of a model.
 """
@@ -27,7 +29,7 @@ Named = dict[str, Tensor]
 
 @torch.no_grad()
 def mean_buffers(models: Sequence[nn.Module], world: Collective) -> Named:
-    """The buffers of the agreed model by name: new tensors, equal on all processes.
+    """The persistent buffers of the agreed model by name: new tensors, equal on all processes.
 
     Sums are taken in float64 and in the order of the workers, so that the result has the same bits
     however the workers are hosted. Collective: every process must call it.
@@ -36,7 +38,7 @@ def mean_buffers(models: Sequence[nn.Module], world: Collective) -> Named:
         models: of the w workers hosted here.
         world: joins all K workers, w of them here.
     """
-    workers = [dict(model.named_buffers()) for model in models]
+    workers = [_persistent(model) for model in models]
     floating = [name for name, buffer in workers[0].items() if buffer.is_floating_point()]
     found: Named = {}
     if floating:
@@ -48,15 +50,24 @@ def mean_buffers(models: Sequence[nn.Module], world: Collective) -> Named:
 
 @torch.no_grad()
 def put_buffers(model: nn.Module, values: Named) -> None:
-    """Copies `values` into the model's buffers by name.
+    """Copies `values` into the model's buffers by name; others are left.
 
     An expanded buffer, several elements of which are one place in memory, can't change and is left.
     """
     for name, buffer in model.named_buffers():
-        if all(
+        if name in values and all(
             stride or size < 2 for size, stride in zip(buffer.shape, buffer.stride(), strict=True)
         ):
             buffer.copy_(values[name])
+
+
+def _persistent(model: nn.Module) -> Named:
+    own = {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in model.named_modules()
+        for name in module._non_persistent_buffers_set
+    }
+    return {name: buffer for name, buffer in model.named_buffers() if name not in own}
 
 
 def _means(

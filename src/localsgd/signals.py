@@ -8,8 +8,8 @@ at the step alone nothing is sent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 import torch
@@ -59,64 +59,112 @@ class FirstDecay:
             )
 
 
+@dataclass(frozen=True)
+class Signal:
+    """What one worker tells: sums over its steps since the last time, where they are sums.
+
+    Args:
+        learning_rate: of its inner optimizer.
+        waited_seconds: for others, since the run began.
+        seconds: since the run began.
+        loss: sum of its training losses.
+        losses: how many.
+    """
+
+    learning_rate: float = 0.0
+    waited_seconds: float = 0.0
+    seconds: float = 0.0
+    loss: float = 0.0
+    losses: float = 0.0
+
+
 class Signals:
-    """Learning rate and seconds waited, as means over all workers.
+    """Learning rate, loss and time, as means over all workers.
 
     Args:
         schedules: that will see them.
         world: joins all workers.
         device: where the wire takes tensors from.
+        known: what all workers know alike already, and need not be told.
     """
 
     def __init__(
-        self, schedules: Sequence[Schedule], world: Collective, device: torch.device
+        self,
+        schedules: Sequence[Schedule],
+        world: Collective,
+        device: torch.device,
+        known: Collection[str] = (),
     ) -> None:
-        self.needed = not all(getattr(schedule, "step_only", False) for schedule in schedules)
+        self.sees = {what for schedule in schedules for what in seen_by(schedule)} - set(known)
         self._strict = any(getattr(s, "after", None) == "first_decay" for s in schedules)
         self._world = world
         self._device = device
         self._decay = FirstDecay()
-        self._agreed: tuple[float, float] | None = None
+        self._agreed: Signal | None = None
         self._coming: Pending[Tensor] | None = None
 
+    @property
+    def needed(self) -> bool:
+        return bool(self.sees)
+
     def progress(self, step: int) -> Progress:
-        if self._agreed is None:
+        """What is agreed so far."""
+        agreed = self._agreed
+        if agreed is None:
             return Progress(step=step)
-        rate, waited = self._agreed
         return Progress(
-            step=step, learning_rate=rate, decayed=self._decay.decayed, waited_seconds=waited
+            step=step,
+            learning_rate=agreed.learning_rate,
+            decayed=self._decay.decayed,
+            waited_seconds=agreed.waited_seconds,
+            seconds=agreed.seconds,
+            loss=agreed.loss / agreed.losses if agreed.losses else None,
         )
 
-    def exchange(self, learning_rate: float, waited_seconds: float) -> None:
-        """Takes in what was started at the last call and starts the next."""
+    def exchange(self, own: Sequence[Signal]) -> None:
+        """Takes in what was started at the last call and starts the next.
+
+        Args:
+            own: of each worker hosted here.
+        """
         if not self.needed:
             return
         if self._coming is not None:
-            rate, waited = self._received(self._coming)
-            self._agreed = rate, waited
-            self._decay.see(rate)
+            self._agreed = self._received(self._coming)
+            self._decay.see(self._agreed.learning_rate)
             if self._strict:
                 self._decay.check()
         sent = torch.tensor(
-            [[[learning_rate, waited_seconds]]], dtype=torch.float64, device=self._device
+            [[astuple(signal) for signal in own]], dtype=torch.float64, device=self._device
         )
-        self._coming = self._world.sum(sent)
+        self._coming = self._world.gather(sent)
 
-    def _received(self, coming: Pending[Tensor]) -> list[float]:
-        return (coming.wait()[0] / self._world.members).tolist()
+    def _received(self, coming: Pending[Tensor]) -> Signal:
+        # Added in the workers' order, so that all hostings see the same bits.
+        rows = coming.wait()[0].tolist()
+        return Signal(*(sum(column) / len(rows) for column in zip(*rows, strict=True)))
 
     def state(self) -> dict[str, Any]:
         return {
-            "agreed": self._agreed,
+            "agreed": None if self._agreed is None else asdict(self._agreed),
             "coming": None if self._coming is None else self._coming.wait()[0].tolist(),
             "decay": asdict(self._decay),
         }
 
     def load(self, state: dict[str, Any]) -> None:
         agreed, coming = state["agreed"], state["coming"]
-        self._agreed = None if agreed is None else (agreed[0], agreed[1])
+        self._agreed = None if agreed is None else Signal(**agreed)
         self._decay = FirstDecay(**state["decay"])
         self._coming = None
         if coming is not None:
-            total = torch.tensor([coming], dtype=torch.float64, device=self._device)
-            self._coming = Pending.done(total)
+            received = torch.tensor([coming], dtype=torch.float64, device=self._device)
+            self._coming = Pending.done(received)
+
+
+def seen_by(schedule: Schedule) -> tuple[str, ...]:
+    """What a schedule looks at beside the step: as it says in `sees`, else the learning rate, which
+    all can see.
+    """
+    if getattr(schedule, "step_only", False):
+        return ()
+    return getattr(schedule, "sees", ("learning_rate",))

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from localsgd import LocalSGD, Progress, UserError, outer, post_local
-from localsgd.optimizer.signals import FirstDecay
+from localsgd.signals import FirstDecay
 from tests.distributed.harness import run
 from tests.optimizer.reference import assert_bits, loss_of, net, values
 

@@ -1,0 +1,237 @@
+"""When to agree, judged by the run itself: by its learning rate, loss, or the time spent waiting.
+
+Schedules as in `schedule.py`; those that look back write what they need into `Progress.memory`,
+which is theirs alone and is saved with the run, so that they are values too.
+
+    >>> qsr(4, 0.2)(Progress(learning_rate=0.02)), qsr(4, 0.2)(Progress(learning_rate=0.2))
+    (100, 4)
+    >>> decreasing(16, period=100)(Progress(step=250))
+    4
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from localsgd.errors import UserError
+from localsgd.schedule import Progress, _is_whole, checked_length
+
+
+@dataclass(frozen=True)
+class Qsr:
+    """H grows as the learning rate falls. Made by `qsr`."""
+
+    base: int
+    alpha: float
+    warmup: int
+    sees = ("learning_rate",)
+
+    def __call__(self, progress: Progress) -> int:
+        rate = progress.learning_rate
+        if rate is None or progress.step < self.warmup:
+            return self.base
+        if rate <= 0:
+            raise UserError(
+                f"the quadratic rule divides by the learning rate, which is {rate:g} at step "
+                f"{progress.step}; let it end above 0"
+            )
+        return max(self.base, math.floor(round((self.alpha / rate) ** 2, 9)))
+
+
+def qsr(base: int, alpha: float, warmup: int = 0) -> Qsr:
+    """H = max(`base`, floor((α/γ)²)), γ at the start of the round (Gu et al. 2024, Eq. 2).
+
+    Args:
+        base: the least H.
+        alpha: α, in units of the learning rate: H leaves `base` where γ < α / sqrt(base).
+        warmup: steps of a learning-rate warm-up, in which H is `base`, since γ is small there for
+            another reason.
+    """
+    if not (math.isfinite(alpha) and alpha > 0):
+        raise UserError(f"alpha = {alpha!r} gives no H; give a number > 0")
+    return Qsr(checked_length(base, "H_base"), float(alpha), _period(warmup, least=0))
+
+
+@dataclass(frozen=True)
+class AdaComm:
+    """H falls as the loss does. Made by `adacomm`."""
+
+    start: int
+    period: int
+    shrink: float
+    with_rate: bool
+    sees = ("learning_rate", "loss")
+
+    def __call__(self, progress: Progress) -> int:
+        memory, loss, rate = progress.memory, progress.loss, progress.learning_rate
+        if loss is None:
+            return self.start
+        memory.setdefault("first_loss", loss)
+        memory.setdefault("first_rate", rate or 0.0)
+        length = memory.setdefault("length", self.start)
+        period = progress.step // self.period
+        if period > memory.setdefault("period", period):
+            memory["period"] = period
+            ratio = max(loss, 0.0) / memory["first_loss"] if memory["first_loss"] > 0 else 1.0
+            if self.with_rate and rate:
+                ratio *= memory["first_rate"] / rate
+            wanted = math.ceil(round(self.start * math.sqrt(ratio), 9))
+            if not self.with_rate and wanted >= length:
+                wanted = math.ceil(self.shrink * length)
+            memory["length"] = max(1, wanted)
+        return int(memory["length"])
+
+
+def adacomm(start: int, period: int, shrink: float = 0.5, with_rate: bool = False) -> AdaComm:
+    """AdaComm: H = ceil(H_0 sqrt(F/F_0)) at every multiple of `period` steps (Wang and Joshi 2019,
+    Eqs. 17 to 19).
+
+    F is the mean training loss over workers since the agreement before, F_0 the first that was
+    seen. Where the formula does not lower H, it is multiplied by `shrink` (their refinement).
+
+    Args:
+        start: H_0.
+        period: steps between changes. The paper's is in seconds; steps resume to the same H.
+        with_rate: H = ceil(H_0 sqrt(γ_0/γ F/F_0)), which grows H where the learning rate falls, and
+            is not refined.
+    """
+    if not 0 < shrink < 1:
+        raise UserError(f"shrink = {shrink!r} does not lower H; give a number in (0, 1)")
+    return AdaComm(checked_length(start, "H_0"), _period(period), float(shrink), bool(with_rate))
+
+
+@dataclass(frozen=True)
+class Decreasing:
+    """H shrinks with time. Made by `decreasing`."""
+
+    start: int
+    period: int
+    factor: float
+    step_only = True
+
+    def __call__(self, progress: Progress) -> int:
+        length = self.start * self.factor ** (progress.step // self.period)
+        return max(1, math.ceil(round(length, 9)))
+
+
+def decreasing(start: int, period: int, factor: float = 0.5) -> Decreasing:
+    """H = max(1, ceil(`start` · `factor`^(t // `period`))): AdaComm's sequence where the loss says
+    nothing (Wang and Joshi 2019, Section 4).
+    """
+    if not 0 < factor < 1:
+        raise UserError(f"factor = {factor!r} does not lower H; give a number in (0, 1)")
+    return Decreasing(checked_length(start, "H_0"), _period(period), float(factor))
+
+
+@dataclass(frozen=True)
+class Plateau:
+    """H = 1 until the loss stays, then H. Made by `plateau`."""
+
+    local_steps: int
+    window: int
+    patience: int
+    threshold: float
+    sees = ("loss",)
+
+    def __call__(self, progress: Progress) -> int:
+        memory = progress.memory
+        if memory.get("switched"):
+            return self.local_steps
+        if progress.loss is None:
+            return 1
+        memory["sum"] = memory.get("sum", 0.0) + progress.loss
+        memory["count"] = memory.get("count", 0) + 1
+        if progress.step < memory.setdefault("until", progress.step + self.window):
+            return 1
+        mean = memory["sum"] / memory["count"]
+        memory.update(sum=0.0, count=0, until=progress.step + self.window)
+        if mean < memory.get("best", math.inf) * (1 - self.threshold):
+            memory.update(best=mean, stayed=0)
+        else:
+            memory["stayed"] = memory.get("stayed", 0) + 1
+        memory["switched"] = int(memory["stayed"] >= self.patience)
+        return self.local_steps if memory["switched"] else 1
+
+
+def plateau(
+    local_steps: int, window: int, patience: int = 2, threshold: float = 0.01
+) -> Plateau:
+    """Post-local SGD whose switch is a plateau: H = 1 until the training loss, averaged over
+    `window` steps, has not fallen by the share `threshold` below its best for `patience` windows in
+    a row; H = `local_steps` from then on.
+    """
+    if not 0 <= threshold < 1:
+        raise UserError(f"threshold = {threshold!r} is no share of a loss; give one in [0, 1)")
+    length = checked_length(local_steps)
+    return Plateau(length, _period(window), _period(patience), float(threshold))
+
+
+@dataclass(frozen=True)
+class WaitingShare:
+    """The smallest H that keeps waiting under a share of the time. Made by `waiting_share`."""
+
+    share: float
+    longest: int
+    sees = ("waited",)
+
+    def __call__(self, progress: Progress) -> int:
+        memory = progress.memory
+        length = int(memory.setdefault("length", 1))
+        seconds, waited = progress.seconds, progress.waited_seconds
+        if seconds is None or progress.step == memory.get("step", -1):
+            return length
+        if "step" in memory:
+            steps = progress.step - memory["step"]
+            wait = max(0.0, waited - memory["waited"]) / (steps / length)  # of an agreement
+            work = max(1e-9, (seconds - memory["seconds"]) - (waited - memory["waited"])) / steps
+            wanted = math.ceil(wait * (1 - self.share) / (self.share * work))
+            # By doubling at most, and down by a quarter at most: one odd round decides nothing.
+            wanted = min(max(wanted, math.ceil(0.75 * length)), 2 * length)
+            memory["length"] = min(max(1, wanted), self.longest)
+        memory.update(step=progress.step, seconds=seconds, waited=waited)
+        return int(memory["length"])
+
+
+def waiting_share(share: float, longest: int = 1024) -> WaitingShare:
+    """A budget for communication: the least H with a/(a + H c) <= `share`.
+
+    a is the time that an agreement keeps a worker waiting, c that of a local step; both as measured
+    since the agreement before, as means over workers, so that all choose the same H. H at most
+    doubles from one agreement to the next, and stays within [1, `longest`]. Times differ from run
+    to run, and so does H: such a run resumes, but not to the same bits.
+    """
+    if not 0 < share < 1:
+        raise UserError(f"share = {share!r} of the time cannot be kept; give one in (0, 1)")
+    return WaitingShare(float(share), checked_length(longest, "longest"))
+
+
+@dataclass(frozen=True)
+class Cyclic:
+    """H = 1, then H, in every cycle. Made by `cyclic`."""
+
+    local_steps: int
+    period: int
+    first: int
+    step_only = True
+
+    def __call__(self, progress: Progress) -> int:
+        if progress.step % self.period < self.first:
+            return 1
+        return min(self.local_steps, self.period - progress.step % self.period)
+
+
+def cyclic(local_steps: int, period: int, first: int) -> Cyclic:
+    """Post-local SGD in every cycle of a learning rate with warm restarts: H = 1 for the `first`
+    steps of each `period`, `local_steps` for the rest; a cycle ends with an agreement.
+    """
+    length = _period(period)
+    if not _is_whole(first, least=0) or first > length:
+        raise UserError(f"first = {first!r} is no part of a cycle of {length} steps")
+    return Cyclic(checked_length(local_steps), length, int(first))
+
+
+def _period(steps: int, least: int = 1) -> int:
+    if not _is_whole(steps, least=least):
+        raise UserError(f"{steps!r} is no number of steps here; give a whole number >= {least}")
+    return int(steps)

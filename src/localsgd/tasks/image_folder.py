@@ -1,0 +1,195 @@
+"""Classification of large images that stay in files: a folder of JPEGs for each class.
+
+Layout: ROOT/train/CLASS/*.JPEG and ROOT/val/CLASS/*.JPEG, the classes numbered by name.
+
+N: images · B: images of a batch · S: side of what a model sees, in pixels
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from localsgd.errors import UserError
+from localsgd.tasks.crops import central, drawn, random_crops
+from localsgd.tasks.images import balanced
+from localsgd.tasks.task import Task
+
+TRAIN, TEST = "train", "val"
+SUFFIXES = frozenset({".jpeg", ".jpg"})
+THREADS = 16
+"""At most so many images are decoded at once."""
+
+Decode = Callable[[Path], Tensor]
+"""A file -> an image [3, H, W] uint8."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """Images by their files, and labels [N] int64."""
+
+    paths: tuple[Path, ...]
+    labels: Tensor
+
+
+def find_files(folder: Path, classes: tuple[str, ...]) -> Files:
+    """The JPEGs of each of `classes` in `folder`, by name.
+
+    Raises:
+        UserError: names the folder that is missing or empty, or holds other classes.
+    """
+    found = class_names(folder)
+    if found != classes:
+        odd = sorted(set(found) ^ set(classes))
+        raise UserError(
+            f"{folder} has other classes than {TRAIN}/, such as {odd[0]!r}; "
+            "give each class a folder of the same name in both"
+        )
+    paths: list[Path] = []
+    labels: list[int] = []
+    for label, name in enumerate(classes):
+        with os.scandir(folder / name) as entries:
+            names = sorted(e.name for e in entries if Path(e.name).suffix.lower() in SUFFIXES)
+        if not names:
+            raise UserError(f"{folder / name} holds no JPEGs; fill it or remove it")
+        paths += [folder / name / file for file in names]
+        labels += [label] * len(names)
+    return Files(tuple(paths), torch.tensor(labels, dtype=torch.int64))
+
+
+def class_names(folder: Path) -> tuple[str, ...]:
+    """The folders in `folder`, by name."""
+    if not folder.is_dir():
+        raise UserError(
+            f"{folder} is missing; {folder.parent} should hold {TRAIN}/CLASS/*.JPEG and "
+            f"{TEST}/CLASS/*.JPEG"
+        )
+    with os.scandir(folder) as entries:
+        found = tuple(sorted(entry.name for entry in entries if entry.is_dir()))
+    if not found:
+        raise UserError(f"{folder} holds no folders; sort its images into one for each class")
+    return found
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ImageFolderTask(Task):
+    """Images that are decoded when a batch needs them, judged as `ImageTask` does.
+
+    Training: a crop of 8 to 100 % of the image with sides of ratio 3/4 to 4/3, made S x S, and a
+    horizontal flip (Szegedy et al., 2015; Goyal et al., 2017). Without a generator, and for the
+    test set: the shorter side made 8/7 S, the S x S square in the middle. Inputs are
+    `(pixel - mean) / std`.
+
+    Args:
+        mean: [3, 1, 1] by channel, or [3, S, S] by pixel, of pixels from 0 to 255.
+        std: [3, 1, 1].
+        decode: reads a file.
+        augment: whether training images are cropped at random and flipped.
+        device: of batches.
+    """
+
+    train: Files
+    test: Files
+    mean: Tensor
+    std: Tensor
+    decode: Decode
+    augment: bool = True
+    device: torch.device | str = "cpu"
+
+    @property
+    def side(self) -> int:
+        """S."""
+        return self.input_shape[-1]
+
+    def train_batch(
+        self, indices: Tensor, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        if generator is None or not self.augment:
+            return self._batch(self.train, indices)
+        crops = random_crops(len(indices), generator)
+        views = [partial(drawn, crop=crop, side=self.side) for crop in crops]
+        return self._batch(self.train, indices, views)
+
+    def test_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        return self._batch(self.test, indices)
+
+    def _batch(
+        self,
+        files: Files,
+        indices: Tensor,
+        views: list[Callable[[Tensor], Tensor]] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        views = views or [partial(central, side=self.side)] * len(indices)
+        paths = [files.paths[index] for index in indices.tolist()]
+        images = self._pool.map(lambda path, view: view(self.decode(path)), paths, views)
+        pixels = torch.stack(list(images)).to(self.device).float()
+        labels = files.labels[indices].to(self.device)
+        return pixels.sub_(self.mean).div_(self.std), labels
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1), "decoding")
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return F.cross_entropy(output, target)
+
+    def correct(self, output: Tensor, target: Tensor) -> Tensor:
+        return (output.argmax(1) == target).sum()
+
+    @property
+    def judged_together(self) -> int:
+        return 100
+
+    def subset(self, train: int, seed: int = 0) -> ImageFolderTask:
+        """`train` training images, as many of each class as of any other (give or take one)."""
+        chosen = balanced(self.train.labels, train, self.classes, seed)
+        paths = tuple(self.train.paths[index] for index in chosen.tolist())
+        files = Files(paths, self.train.labels[chosen])
+        return replace(self, card=replace(self.card, train_size=train), train=files)
+
+
+def torchvision_decode() -> Decode:
+    """Decodes by torchvision, in RGB.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    try:
+        from torchvision.io import ImageReadMode, decode_jpeg, read_file
+    except ImportError:
+        raise UserError(
+            "images in files need torchvision, which is not installed: "
+            "pip install 'localsgd[imagenet]', or choose another task"
+        ) from None
+
+    def decode(path: Path) -> Tensor:
+        try:
+            content = read_file(str(path))
+            try:
+                return decode_jpeg(content, mode=ImageReadMode.RGB)
+            except RuntimeError:
+                return _odd(path)
+        except (RuntimeError, OSError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"{path} is no readable image ({reason})") from None
+
+    return decode
+
+
+def _odd(path: Path) -> Tensor:
+    """What the JPEG reader refuses: about twenty CMYK files and one PNG in ImageNet."""
+    from PIL import Image
+    from torchvision.transforms.functional import pil_to_tensor
+
+    with Image.open(path) as image:
+        return pil_to_tensor(image.convert("RGB"))
