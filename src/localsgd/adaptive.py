@@ -154,9 +154,7 @@ class Plateau:
         return self.local_steps if memory["switched"] else 1
 
 
-def plateau(
-    local_steps: int, window: int, patience: int = 2, threshold: float = 0.01
-) -> Plateau:
+def plateau(local_steps: int, window: int, patience: int = 2, threshold: float = 0.01) -> Plateau:
     """Post-local SGD whose switch is a plateau: H = 1 until the training loss, averaged over
     `window` steps, has not fallen by the share `threshold` below its best for `patience` windows in
     a row; H = `local_steps` from then on.

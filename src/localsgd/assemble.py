@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from localsgd.collective import Ledger
 from localsgd.collective.metered import Waiting
 from localsgd.errors import UserError
-from localsgd.level import Blocks, Level
 from localsgd.reduce import (
     BFloat16,
     CompressedMean,
@@ -31,12 +30,13 @@ from localsgd.reduce import (
 from localsgd.run import Plan, Run
 from localsgd.schedule import Position, Progress
 from localsgd.tasks import models
-from localsgd.tasks.task import Task
-from localsgd.topology import Placement, build_levels, row_multiple
+from localsgd.tasks.task import Task, as_read
+from localsgd.topology import AnyLevel, Placement, build_levels, row_multiple
 from localsgd.train import train
 from localsgd.workers.hosted import Inner, Workers
 from localsgd.workers.layout import Layout
 from localsgd.workers.order import Order, generator_for, seed_for
+from localsgd.workers.streams import Streams
 
 # Fused: a row is stepped as one vector, and everything else makes temporaries of its length.
 OPTIMIZERS: dict[str, Callable[[Run], Callable[..., torch.optim.Optimizer]]] = {
@@ -96,9 +96,9 @@ class Assembly:
     task: Task
     placement: Placement
     workers: Workers
-    levels: list[Level | Blocks]
-    gradients: list[Level | Blocks]
-    order: Order
+    levels: list[AnyLevel]
+    gradients: list[AnyLevel]
+    order: Order | Streams
     ledger: Ledger
     position: Position
 
@@ -159,7 +159,8 @@ def assemble(
     """
     plan = Plan(run, task.train_size)
     model = _model(run, task, device)
-    order = Order(plan.samples, plan.topology.workers, run.batch or 0, run.seed)
+    dealt = Streams if task.card.sequential else Order
+    order = dealt(plan.samples, plan.topology.workers, run.batch or 0, run.seed)
     inner = Inner(
         OPTIMIZERS[run.optimizer](run),
         weight_decay=run.weight_decay or 0.0,
@@ -204,7 +205,10 @@ def _reducer(run: Run, layout: Layout) -> Reducer:
 
 
 def _model(run: Run, task: Task, device: torch.device) -> nn.Module:
-    model = models.build(run.model or task.default_model, task, run.seed)
+    if run.channels_last and task.card.sequential:
+        raise UserError(f"channels_last is for images, but the task {task.name} gives text")
+    name = run.model or task.default_model
+    model = models.build(name, task, run.seed, streams=run.batch or 0)
     if run.init is not None:
         load_weights(model, Path(run.init))
     if run.precision == "float64":
@@ -215,7 +219,7 @@ def _model(run: Run, task: Task, device: torch.device) -> nn.Module:
 
 
 def _loss(
-    run: Run, task: Task, order: Order, device: torch.device
+    run: Run, task: Task, order: Order | Streams, device: torch.device
 ) -> Callable[[nn.Module, int, int], Tensor]:
     """The loss of a model on worker k's batch of step t, which follows from (seed, k, t) alone."""
     autocast = partial(torch.autocast, device.type, torch.bfloat16, run.precision == "bfloat16")
@@ -231,7 +235,7 @@ def _loss(
     def loss(model: nn.Module, worker: int, step: int) -> Tensor:
         draw = generator_for(run.seed, "augment", worker, step)
         x, y = task.train_batch(order.indices(worker, step), draw)
-        x = x.to(dtype)
+        x = as_read(x, model)
         if run.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         _seed(device, seed_for(run.seed, "dropout", worker, step))

@@ -59,6 +59,10 @@ class Delay:
         return self.fragments == 1 and self.agreements == 0
 
 
+NO_DELAY = Delay()
+"""The plain method."""
+
+
 class Fragmented:
     """A level that agrees fragment by fragment, with means applied late.
 

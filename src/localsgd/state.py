@@ -25,6 +25,7 @@ from torch import Tensor
 
 from localsgd.assemble import Assembly
 from localsgd.collective.metered import Entry
+from localsgd.delayed import Fragmented
 from localsgd.errors import UserError
 from localsgd.level import Level
 from localsgd.run import Run
@@ -141,7 +142,9 @@ def _load_levels(assembly: Assembly, read: Callable[[int], list[dict[str, Any]]]
         level.load({**state, "reducer": _joined(memory, 0)})
 
 
-def _located(assembly: Assembly) -> Iterator[tuple[int, Level, list[int], list[list[int]]]]:
+def _located(
+    assembly: Assembly,
+) -> Iterator[tuple[int, Level | Fragmented, list[int], list[list[int]]]]:
     """`Placement.located` with the depth of each level: 0 for all unequal blocks hosted here."""
     located = list(assembly.placement.located(assembly.levels))
     blocks_more = len(located) - len(assembly.levels)

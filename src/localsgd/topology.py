@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -29,10 +30,14 @@ from localsgd.collective import (
     Sliced,
 )
 from localsgd.collective.metered import Waiting
+from localsgd.delayed import NO_DELAY, Delay, Fragmented
 from localsgd.errors import UserError
 from localsgd.level import Blocks, Level
 from localsgd.outer import Outer
 from localsgd.reduce import Reducer
+from localsgd.reduce.seam import part_of
+
+AnyLevel: TypeAlias = Level | Blocks | Fragmented
 
 
 @dataclass(frozen=True)
@@ -119,8 +124,8 @@ class Placement:
         return range(self.rank * self.hosted, (self.rank + 1) * self.hosted)
 
     def located(
-        self, levels: Sequence[Level | Blocks]
-    ) -> Iterator[tuple[Level, list[int], list[list[int]]]]:
+        self, levels: Sequence[AnyLevel]
+    ) -> Iterator[tuple[Level | Fragmented, list[int], list[list[int]]]]:
         """Each level with the first worker of its groups `[g]` and of their members `[g][m]`.
 
         Of the groups and members hosted here; levels of unequal blocks come one by one.
@@ -137,16 +142,16 @@ class Placement:
                 [start + group * whole + member * inside for member in range(place_.hosted)]
                 for group in range(place_.groups)
             ]
-            assert isinstance(level, Level)
+            assert not isinstance(level, Blocks)
             yield level, groups, members
             inside = whole
 
     def _located_unequal(
-        self, levels: Sequence[Level | Blocks]
-    ) -> Iterator[tuple[Level, list[int], list[list[int]]]]:
+        self, levels: Sequence[AnyLevel]
+    ) -> Iterator[tuple[Level | Fragmented, list[int], list[list[int]]]]:
         blocks, world = levels
         assert isinstance(blocks, Blocks)
-        assert isinstance(world, Level)
+        assert not isinstance(world, Blocks)
         sizes = self.topology.unequal
         firsts = [sum(sizes[:index]) for _, _, index in self.unequal]
         for level, first, (start, rows, _) in zip(blocks.levels, firsts, self.unequal, strict=True):
@@ -282,7 +287,9 @@ def build_levels(
     outers: Sequence[Outer | None] | None = None,
     ledger: Ledger | None = None,
     waiting: Waiting = nullcontext,
-) -> list[Level | Blocks]:
+    delay: Delay = NO_DELAY,
+    weigh: Callable[[], Tensor] | None = None,
+) -> list[AnyLevel]:
     """The levels over `rows [w, n]` of the workers hosted here, innermost first.
 
     Args:
@@ -292,37 +299,45 @@ def build_levels(
         ledger: counts what crosses each level, for one member (of the first worker's block, where
             blocks differ).
         waiting: a context around all that may wait for other processes.
+        delay: of the outermost level's agreements.
+        weigh: makes the weights of the workers hosted here, `[1, w]`, for every agreement of the
+            outermost level, which is the only one then.
     """
     count = placement.topology.levels
 
     def make(
-        level: int, place: Place, members: Tensor, counted: bool = True, **options: Tensor | None
-    ) -> Level:
+        level: int, place: Place, members: Tensor, counted: bool = True, **options: Any
+    ) -> AnyLevel:
         collective = place.collective
         if ledger is not None:
             entry = ledger.levels[level] if counted else Entry()
             collective = Metered(collective, entry, waiting)
-        return Level(
-            members,
-            collective,
-            reducer=reducers[level] if reducers else None,
-            outer=outers[level] if outers else None,
-            **options,  # type: ignore[arg-type]
-        )
+        outer = outers[level] if outers else None
+        if level == count - 1 and weigh is not None:
+            options["weigh"] = weigh
+
+        def make_part(part: Tensor, start: int, stop: int) -> Level:
+            reducer = reducers[level] if reducers else None
+            if reducer is not None and (not counted or part.shape != members.shape):
+                reducer = part_of(reducer, start, stop)  # with a memory of its own
+            return Level(part, collective, reducer=reducer, outer=outer, **options)
+
+        if level == count - 1 and not delay.none:
+            return Fragmented(members, make_part, delay, row_multiple(placement.topology.workers))
+        return make_part(members, 0, members.shape[-1])
 
     if placement.topology.unequal:
         return _unequal_levels(placement, rows, make)
-    levels: list[Level | Blocks] = []
+    levels: list[AnyLevel] = []
     for index in range(count):
         place = placement.places[index]
         levels.append(make(index, place, rows.unflatten(0, (place.groups, place.hosted))))
-        rows = levels[-1].anchor
+        if index < count - 1:
+            rows = levels[-1].anchor
     return levels
 
 
-def _unequal_levels(
-    placement: Placement, rows: Tensor, make: Callable[..., Level]
-) -> list[Level | Blocks]:
+def _unequal_levels(placement: Placement, rows: Tensor, make: Callable[..., Any]) -> list[AnyLevel]:
     blocks = placement.topology.unequal
     hosted = placement.unequal
     anchors = rows[[start for start, _, _ in hosted]].clone()

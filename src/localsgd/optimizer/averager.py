@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from localsgd.collective import Ledger
-from localsgd.level import Blocks, Level, agree_and_share
+from localsgd.level import agree_and_share
 from localsgd.optimizer.amp import gradients_of
 from localsgd.optimizer.checks import SameBatch
 from localsgd.optimizer.ddp import Overlap, overlap_of, quieten
@@ -18,7 +18,7 @@ from localsgd.optimizer.gradients import packs_of
 from localsgd.optimizer.rows import Row
 from localsgd.optimizer.settings import Settings
 from localsgd.reduce import ExactMean
-from localsgd.topology import Placement, build_levels, row_multiple
+from localsgd.topology import AnyLevel, Placement, build_levels, row_multiple
 
 
 class Averager:
@@ -75,7 +75,7 @@ class Averager:
             self._overlap.make_levels = self._levels if overlapping else None
             self._overlap.watch = self.watch
 
-    def _levels(self, row: Tensor) -> Sequence[Level | Blocks]:
+    def _levels(self, row: Tensor) -> Sequence[AnyLevel]:
         exact = self._exact
         means = [r if i < exact else ExactMean() for i, r in enumerate(self._settings.reducers)]
         levels = build_levels(self._placement, row[None], reducers=means, ledger=self._ledger)

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from localsgd.collective import Ledger
 from localsgd.collective.metered import Entry
+from localsgd.delayed import NO_DELAY, Delay
 from localsgd.errors import UserError
 from localsgd.optimizer import amp
 from localsgd.optimizer.averaged import average_buffers, averaged
@@ -70,6 +71,8 @@ class LocalSGD(Optimizer):
             are shared; `"auto"` does the second where it can.
         reducers: how updates become their mean, one for each level; `None` is the exact mean.
         outers: what happens to the mean update, one for each level; `None` is plain averaging.
+        delay: of the outermost level's agreements: means that are applied later, fragments of the
+            model that agree in turns.
         start: `"check"` that all ranks start from the same weights, or `"broadcast"` rank 0's.
         timeout: of a collective; must outlast the longest time by which a rank may be behind, and
             so the slowest round. A `timedelta`, or seconds.
@@ -90,11 +93,12 @@ class LocalSGD(Optimizer):
         agree_on: AgreeOn = "auto",
         reducers: Sequence[Reducer | None] | None = None,
         outers: Sequence[Outer | None] | None = None,
+        delay: Delay = NO_DELAY,
         start: Start = "check",
         timeout: timedelta | float = timedelta(hours=2),
     ) -> None:
         processes = dist.get_world_size() if dist.is_initialized() else 1
-        settings = settings_of(processes, local_steps, topology, agree_on, reducers, outers)
+        settings = settings_of(processes, local_steps, topology, agree_on, reducers, outers, delay)
         rows = self._adopt(inner, model, processes)
         check_configuration({**settings.described(), "start": start}, inner, rows)
         if not isinstance(timeout, timedelta):
@@ -394,7 +398,7 @@ class LocalSGD(Optimizer):
 
     def _check_saved(self, own: dict[str, Any]) -> None:
         now = self._settings.described()
-        for what in ("topology", "reducers", "outers"):
+        for what in ("topology", "reducers", "outers", "delay"):
             if own["made_with"][what] != now[what]:
                 raise UserError(
                     f"the state was saved with {what} {own['made_with'][what]}, and this LocalSGD "

@@ -12,6 +12,7 @@ from localsgd.collective import Ledger
 from localsgd.level import agree_and_share, settle
 from localsgd.optimizer.rows import Row
 from localsgd.optimizer.settings import Settings
+from localsgd.reduce.seam import bound_to
 from localsgd.topology import Placement, build_levels
 
 
@@ -33,9 +34,10 @@ class Models:
             build_levels(
                 placement,
                 row.values[None],
-                reducers=copy.deepcopy(settings.reducers),
+                reducers=[bound_to(reducer, row.layout) for reducer in settings.reducers],
                 outers=settings.outers,
                 ledger=ledger,
+                delay=settings.delay,
             )
             for row in rows
         ]

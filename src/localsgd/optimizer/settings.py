@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
+from localsgd.delayed import NO_DELAY, Delay
 from localsgd.errors import UserError
 from localsgd.optimizer.checks import described
 from localsgd.outer import Outer
@@ -35,6 +36,7 @@ class Settings:
     outers: tuple[Outer | None, ...]
     agree_on: AgreeOn
     exact: int
+    delay: Delay = NO_DELAY
 
     @property
     def levels(self) -> int:
@@ -48,6 +50,7 @@ class Settings:
             "agree_on": self.agree_on,
             "reducers": described([type(reducer).__name__ for reducer in self.reducers]),
             "outers": described(self.outers),
+            "delay": str(self.delay),
         }
 
 
@@ -58,6 +61,7 @@ def settings_of(
     agree_on: AgreeOn,
     reducers: Sequence[Reducer | None] | None,
     outers: Sequence[Outer | None] | None,
+    delay: Delay = NO_DELAY,
 ) -> Settings:
     """Checks what needs no other process."""
     if agree_on not in ("auto", "models", "gradients"):
@@ -70,10 +74,12 @@ def settings_of(
     means = tuple(ExactMean() if reducer is None else reducer for reducer in chosen)
     outer = _by_level("outers", outers, blocks)
     plain = [mean.linear and step is None for mean, step in zip(means, outer, strict=True)]
+    plain[-1] = plain[-1] and delay.none
     exact = len(list(itertools.takewhile(bool, plain)))
     if agree_on == "gradients":
         _check_gradients(schedules, exact)
-    return Settings(blocks, schedules, means, outer, agree_on, 0 if agree_on == "models" else exact)
+    exact = 0 if agree_on == "models" else exact
+    return Settings(blocks, schedules, means, outer, agree_on, exact, delay)
 
 
 def _topology(given: str | int | Topology | DeviceMesh | None, processes: int) -> Topology:

@@ -68,7 +68,8 @@ class CompressedMean:
         compressor: what becomes of a vector.
         feedback: whether what a payload lost is added to the next update.
         way: over the wire; `auto` gathers where M <= 2 or little arrives.
-        layout: where tensors lie in a row; it is taken for one tensor where not given.
+        layout: where tensors lie in a row, or in the part of one that is reduced here; it is taken
+            for one tensor where not given.
 
     State by member: `error [g, m, n]`; `owner_error [g, m, s]` of the chunk that it owns; `place
     [g, m]`, its number among the M, which it learns at the first agreement.
@@ -82,14 +83,14 @@ class CompressedMean:
         *,
         feedback: bool = True,
         way: Way = "auto",
-        layout: Layout | None = None,
+        layout: Layout | Fragments | None = None,
     ) -> None:
         if way not in WAYS:
             raise unknown("way over the wire", way, WAYS)
         self.compressor = compressor
         self.feedback = feedback
-        self.way = way
-        self._layout = layout
+        self.way: Way = way
+        self._fragments = Fragments.of(layout) if isinstance(layout, Layout) else layout
         self._agreements = 0
         self._memory: dict[str, Tensor] = {}
         self._chunks: dict[tuple[int, torch.dtype, int], list[Chunk]] = {}
@@ -151,7 +152,7 @@ class CompressedMean:
         """The row in `count` chunks, the first of which is the longest."""
         n, dtype = update.shape[-1], update.dtype
         if (n, dtype, count) not in self._chunks:
-            row = Fragments.of(self._layout) if self._layout else Fragments.whole(n)
+            row = self._fragments or Fragments.whole(n)
             if row.length != n:
                 raise UserError(f"the layout is of rows of {row.length} scalars, not of {n}")
             length, cut = parts(row, count)
@@ -216,6 +217,19 @@ class CompressedMean:
         if tensor is not None:
             flags = [[_fault(payloads, own) is not None for payloads in group] for group in sent]
             raise refusal(tensor, torch.tensor(flags, device=sent.device), collective)
+
+    def bound(self, layout: Layout) -> CompressedMean:
+        """A copy of its own that knows `layout`, unless it was made with one."""
+        return self._with(self._fragments or Fragments.of(layout))
+
+    def part(self, start: int, stop: int) -> CompressedMean:
+        """A copy of its own for scalars `[start, stop)` of the row."""
+        return self._with(self._fragments and self._fragments.part(start, stop))
+
+    def _with(self, fragments: Fragments | None) -> CompressedMean:
+        return CompressedMean(
+            self.compressor, feedback=self.feedback, way=self.way, layout=fragments
+        )
 
     def state(self) -> dict[str, Any]:
         return {"feedback": self.feedback, "agreements": self._agreements, **self._memory}

@@ -11,7 +11,7 @@ Shapes: g groups · M members · n scalars of a row · s scales · c bytes of a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ class MajorityVote:
     """
 
     sign: Sign = field(default_factory=Sign)
-    layout: Layout | None = None
+    layout: Layout | Fragments | None = None
 
     linear = False
 
@@ -46,7 +46,7 @@ class MajorityVote:
         if weights is not None:
             update.mul_((weights * collective.members).unsqueeze(-1))
         n = update.shape[-1]
-        fragments = Fragments.of(self.layout) if self.layout else Fragments.whole(n)
+        fragments = self._fragments or Fragments.whole(n)
         codec = self.sign.codec(fragments, update.dtype)
         sent = encode(codec, update)
         pending = collective.gather(sent)
@@ -63,6 +63,19 @@ class MajorityVote:
             return update[:, 0]
 
         return Pending(finish)
+
+    @property
+    def _fragments(self) -> Fragments | None:
+        return Fragments.of(self.layout) if isinstance(self.layout, Layout) else self.layout
+
+    def bound(self, layout: Layout) -> MajorityVote:
+        """One that knows `layout`, unless it was made with one."""
+        return self if self.layout else replace(self, layout=layout)
+
+    def part(self, start: int, stop: int) -> MajorityVote:
+        """One for scalars `[start, stop)` of the row."""
+        fragments = self._fragments
+        return replace(self, layout=fragments and fragments.part(start, stop))
 
     def state(self) -> dict[str, Any]:
         return {}

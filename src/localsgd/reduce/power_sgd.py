@@ -73,7 +73,7 @@ class PowerSgd:
     """Reduces updates to the mean of their projections on a few directions, with error feedback.
 
     Args:
-        layout: where tensors lie in a row.
+        layout: where tensors lie in a row; may be left to who makes the rows (`bound`).
         rank: r.
         feedback: whether what a projection lost is added to the next update.
         mean: takes the two small means; `OrderedMean` for the same bits over every hosting.
@@ -86,7 +86,7 @@ class PowerSgd:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: Layout | None = None,
         rank: int = 2,
         *,
         feedback: bool = True,
@@ -95,11 +95,13 @@ class PowerSgd:
     ) -> None:
         if rank < 1:
             raise UserError(f"rank {rank} sends nothing; give 1 or more")
-        check_dtype(layout.dtype)
         self.rank = rank
         self.feedback = feedback
         self._layout = layout
-        self._plan = Plan.of(layout, rank)
+        self._made: Plan | None = None
+        if layout is not None:
+            check_dtype(layout.dtype)
+            self._made = Plan.of(layout, rank)
         self._mean: Reducer = mean or ExactMean()
         self._seed = seed
         self._error: Tensor | None = None
@@ -130,8 +132,30 @@ class PowerSgd:
 
         return Pending(finish)
 
+    @property
+    def _plan(self) -> Plan:
+        if self._made is None:
+            raise UserError(
+                "PowerSGD needs to know where tensors lie; make it with a layout, or bind it to one"
+            )
+        return self._made
+
+    def bound(self, layout: Layout) -> PowerSgd:
+        """A copy of its own that knows `layout`, unless it was made with one."""
+        chosen = self._layout or layout
+        return PowerSgd(chosen, self.rank, feedback=self.feedback, mean=self._mean, seed=self._seed)
+
+    def part(self, start: int, stop: int) -> PowerSgd:
+        """A copy of its own, for a whole row: a part of one would cut matrices."""
+        if self._layout is not None and (start, stop) == (0, self._layout.length):
+            return self.bound(self._layout)
+        raise UserError(
+            "PowerSGD takes tensors whole and cannot be applied to fragments of a row; "
+            "use one fragment, or another compressor"
+        )
+
     def _check_length(self, update: Tensor) -> None:
-        if update.shape[-1] != self._layout.length:
+        if self._layout is not None and update.shape[-1] != self._layout.length:
             raise UserError(
                 f"the layout is of rows of {self._layout.length} scalars, not of {update.shape[-1]}"
             )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from localsgd.collective.seam import Collective, Pending
+from localsgd.workers.layout import Layout
 
 
 class Reducer(Protocol):
@@ -35,3 +38,19 @@ class Reducer(Protocol):
     def state(self) -> dict[str, Any]: ...
 
     def load(self, state: dict[str, Any]) -> None: ...
+
+
+def part_of(reducer: Reducer, start: int, stop: int) -> Reducer:
+    """A reducer like `reducer`, with a memory of its own, for scalars `[start, stop)` of a row.
+
+    Reducers that know where tensors lie in a row say in `part(start, stop)` what that is for a part
+    of it; the others are copied.
+    """
+    cut: Callable[[int, int], Reducer] | None = getattr(reducer, "part", None)
+    return copy.deepcopy(reducer) if cut is None else cut(start, stop)
+
+
+def bound_to(reducer: Reducer, layout: Layout) -> Reducer:
+    """A reducer like `reducer`, with a memory of its own, that knows where tensors lie in a row."""
+    bind: Callable[[Layout], Reducer] | None = getattr(reducer, "bound", None)
+    return copy.deepcopy(reducer) if bind is None else bind(layout)
