@@ -130,7 +130,7 @@ class Execution:
         self._saved_step = self.assembly.workers.step
 
     def _evaluate(self) -> None:
-        assembly = self.assembly
+        assembly, metric = self.assembly, self.assembly.task.card.metric
         result = score(agreed_model(assembly), assembly)
         step = assembly.workers.step
         row: dict[str, Any] = {
@@ -138,37 +138,39 @@ class Execution:
             "epoch": step / assembly.plan.steps_per_epoch,
             "train_loss": self._train_loss(),
             "test_loss": result.loss,
-            "test_accuracy": result.accuracy,
+            metric.key: metric.of(result.loss, result.accuracy),
             "lr": assembly.plan.learning_rate(max(0, step - 1)),
             "agreements": assembly.agreements,
             "ledger": [asdict(entry) for entry in assembly.ledger.levels],
             "seconds": self.seconds,
         }
         if assembly.run.evaluate_local == "always":
-            row["local_accuracy"] = local_score(assembly).accuracy
+            own = local_score(assembly)
+            row[metric.local] = metric.of(own.loss, own.accuracy)
         if self.leads:
             self.folder.append(row)
         self.observer.evaluated(row)
 
     def _train_loss(self) -> float:
-        sums, count = self.assembly.workers.take_losses()
-        total = self.assembly.placement.world.sum(sums.view(1, -1, 1)).wait()
-        return float(total) / max(1, count) / self.assembly.plan.topology.workers
+        sums, counts = self.assembly.workers.take_losses()
+        pairs = torch.stack([sums, torch.tensor(counts).to(sums)], dim=-1).unsqueeze(0)
+        total, count = self.assembly.placement.world.sum(pairs).wait()[0].tolist()
+        return total / max(1, count)
 
     def _finish(self) -> dict[str, Any]:
-        assembly = self.assembly
+        assembly, metric = self.assembly, self.assembly.task.card.metric
         with self.observer.pausing("evaluating"):
             model = agreed_model(assembly)
             result = score(model, assembly)
             own = None if assembly.run.evaluate_local == "never" else local_score(assembly)
         rows = self.folder.metrics()
-        best = max(rows, key=lambda row: row["test_accuracy"], default=None)
+        best = metric.best_of(rows)
         summary = {
-            "test_accuracy": result.accuracy,
+            metric.key: metric.of(result.loss, result.accuracy),
             "test_loss": result.loss,
             "batch_norm": assembly.run.batch_norm,
-            "local_accuracy": own.accuracy if own else None,
-            "best_accuracy": best["test_accuracy"] if best else None,
+            metric.local: metric.of(own.loss, own.accuracy) if own else None,
+            metric.best: best[metric.key] if best else None,
             "best_epoch": best["epoch"] if best else None,
             "train_loss": rows[-1]["train_loss"] if rows else None,
             "steps": assembly.workers.step,

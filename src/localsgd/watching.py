@@ -114,7 +114,8 @@ class DriftWatcher:
         return self._rows is not None
 
     def measure(self, assembly: Assembly) -> Records:
-        assert self._rows is not None and self._anchor is not None
+        assert self._rows is not None, "it is due"
+        assert self._anchor is not None, "rows are looked at where a round began"
         step = assembly.workers.step
         record = self._history.observe(self._rows, self._anchor, step=step)
         self._rows = None
@@ -164,7 +165,7 @@ class Watching:
             watcher.start(assembly)
 
     def due(self, assembly: Assembly) -> bool:
-        return any([watcher.due(assembly) for watcher in self.watchers])
+        return any(watcher.due(assembly) for watcher in self.watchers)
 
     def measure(self, assembly: Assembly) -> None:
         """Writes down what is due."""

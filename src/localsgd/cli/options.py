@@ -34,8 +34,8 @@ class Hosting:
     timeout_minutes: float = 120.0
     """Limit of one collective; must outlast the slowest round."""
     watch: str = ""
-    """Measured meanwhile into watched.jsonl: lambda_max[:EPOCHS[:SAMPLES]], noise[:EPOCHS[:SAMPLES]],
-    drift[:ROUNDS], with commas between."""
+    """Measured meanwhile, into watched.jsonl: lambda_max[:EPOCHS[:SAMPLES]], drift[:ROUNDS] and
+    noise[:EPOCHS[:SAMPLES]], with commas between."""
     quiet: bool = False
     """Print nothing but errors."""
 

@@ -1,0 +1,95 @@
+"""Phase 1 once for each seed, and arms that go on from the workers it leaves."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from localsgd.assemble import Assembly, assemble
+from localsgd.evaluate import agreed_model
+from localsgd.run import Plan, Run
+from localsgd.tasks.task import Task
+from localsgd.topology import place
+from localsgd.train import train
+from localsgd.watching import Records, Watcher
+
+
+@dataclass(frozen=True)
+class Fork:
+    """All workers after `step` steps, between two rounds."""
+
+    step: int
+    workers: tuple[dict[str, Any], ...]
+
+
+def assembled(run: Run, task: Task) -> Assembly:
+    """All workers of a completed run, in this process."""
+    placement = place(Plan(run, task.train_size).topology)
+    return assemble(run, task, placement, torch.device("cpu"))
+
+
+def advance(
+    assembly: Assembly, step: int, after_step: Callable[[], None] = lambda: None
+) -> Assembly:
+    """Trains up to a step, which ends with an agreement."""
+    train(
+        assembly.workers,
+        assembly.levels,
+        assembly.plan.schedules,
+        assembly.plan.learning_rate,
+        steps=step,
+        position=assembly.position,
+        progress=assembly.progress,
+        gradients=assembly.gradients,
+        after_step=after_step,
+    )
+    return assembly
+
+
+def phase_one(run: Run, task: Task, watchers: Sequence[Watcher] = ()) -> tuple[Fork, Records]:
+    """The workers of mini-batch SGD when the learning rate is about to fall for the first time, and
+    what was watched until then.
+    """
+    assembly = assembled(run, task)
+    records: Records = []
+    after_step = watched_by(watchers, assembly, records)
+    advance(assembly, assembly.plan.learning_rate.decays[0], after_step)
+    workers = assembly.workers
+    states = [workers.state(row) for row in range(len(workers.ids))]
+    return Fork(workers.step, tuple(copy.deepcopy(states))), records
+
+
+def resumed(run: Run, task: Task, fork: Fork) -> Assembly:
+    """The workers of another run, put where those of `fork` were."""
+    assembly = assembled(run, task)
+    for row, state in enumerate(fork.workers):
+        assembly.workers.load(row, copy.deepcopy(state))
+    assembly.workers.step = fork.step
+    return assembly
+
+
+def trained(assembly: Assembly, watchers: Sequence[Watcher] = ()) -> tuple[nn.Module, Records]:
+    """Trains to the end; the agreed model, and what was watched."""
+    records: Records = []
+    assembly.advance(watched_by(watchers, assembly, records))
+    return agreed_model(assembly), records
+
+
+def watched_by(
+    watchers: Sequence[Watcher], assembly: Assembly, records: Records
+) -> Callable[[], None]:
+    """What to do after a step, so that `records` grow."""
+    for watcher in watchers:
+        watcher.start(assembly)
+
+    def after_step() -> None:
+        for watcher in watchers:
+            if watcher.due(assembly):
+                records.extend(watcher.measure(assembly))
+
+    return after_step

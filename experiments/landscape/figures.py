@@ -1,0 +1,203 @@
+"""Figures of a setting, from its records alone: a line is the mean over seeds, a band the range."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from experiments.landscape.claims import Records, by_seed, chosen, rises
+from experiments.landscape.design import LOCAL_STEPS
+from experiments.landscape.measures import MINI_BATCH, POST_LOCAL, SCRATCH, SHAPES, SMALL
+from localsgd.landscape.figures import maps
+from localsgd.landscape.figures.style import COLOURS, legend, panels, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORKED = tuple(f"H={h}" for h in LOCAL_STEPS)
+COLOUR = dict(zip((*FORKED, SCRATCH, SMALL), COLOURS, strict=False))
+SETS = ("train", "test")
+
+
+def draw_all(name: str, records: Records, folder: Path) -> list[Path]:
+    """Every figure of a setting for which there are records."""
+    if not records:
+        return []
+    drawn = []
+    for what, draw in FIGURES.items():
+        figure = draw(records)
+        figure.suptitle(f"{name}, {len(by_seed(records))} seeds", fontsize=9)
+        drawn.append(save(figure, folder / f"{name}-{what}.png"))
+    return drawn
+
+
+def largest(records: Records) -> Figure:
+    """lambda_max by epoch of phase 2, a line for each H."""
+    figure, all_axes = panels(2)
+    for data, axes in zip(SETS, all_axes, strict=True):
+        for arm in FORKED:
+            rows = chosen(records, "largest eigenvalue", model=arm, data=data)
+            _band(axes, arm, *_over_seeds(rows, "epoch", "largest"))
+        axes.set(xlabel="epoch", ylabel="λ max of the Hessian", yscale="log", title=data)
+        legend(axes)
+    return figure
+
+
+def top(records: Records) -> Figure:
+    """The ten largest eigenvalues at the end, by rank."""
+    figure, all_axes = panels(2)
+    for data, axes in zip(SETS, all_axes, strict=True):
+        for arm in COLOUR:
+            rows = chosen(records, "eigenvalues", model=arm, data=data)
+            values = np.array([row["values"] for row in rows])
+            _band(axes, arm, np.arange(1, values.shape[1] + 1), values)
+        axes.set(xlabel="rank", ylabel="eigenvalue at the end", yscale="log", title=data)
+        legend(axes)
+    return figure
+
+
+def curves(records: Records) -> Figure:
+    """Rises along ten shared directions: of the first seed, each; of all seeds, as ratios."""
+    figure, (train, test, ratios) = panels(3)
+    first = by_seed(records)[0]
+    for data, axes in zip(SETS, (train, test), strict=True):
+        for arm in (MINI_BATCH, POST_LOCAL):
+            for index, row in enumerate(chosen(first, "curve", model=arm, data=data)):
+                style = "--" if arm == MINI_BATCH else "-"
+                label = arm if index == 0 else None
+                axes.plot(row["steps"], row["loss"], style, color=COLOUR[arm], lw=0.8, label=label)
+        axes.set(xlabel="step along the direction", ylabel="loss", title=f"{data}, seed 0")
+        axes.set_yscale("log")
+        legend(axes)
+    _ratios(ratios, records)
+    return figure
+
+
+def _ratios(axes: Axes, records: Records) -> None:
+    """A point for each direction and seed: the rise of H = 16 over that of mini-batch SGD."""
+    for place, data in enumerate(SETS):
+        for seed, one in enumerate(by_seed(records)):
+            points = rises(one, POST_LOCAL, data) / rises(one, MINI_BATCH, data)
+            x = np.full(len(points), seed + 0.3 * place - 0.15)
+            label = data if seed == 0 else None
+            axes.plot(x, points, "ox"[place], ms=4, color=COLOURS[place], label=label, mfc="none")
+    axes.axhline(1, color="grey", linewidth=0.6)
+    axes.set_xticks(range(len(by_seed(records))))
+    axes.set(xlabel="seed", ylabel="rise: H=16 / H=1", title="ten directions, near 0")
+    legend(axes)
+
+
+def lines(records: Records) -> Figure:
+    """Loss on the line from post-local SGD (0) to mini-batch SGD (1): resumed, and from scratch."""
+    figure, all_axes = panels(2)
+    for start, axes in zip((POST_LOCAL, SCRATCH), all_axes, strict=True):
+        rows = chosen(records, "interpolation", pair=f"{start} to {MINI_BATCH}")
+        for place, data in enumerate(SETS):
+            values = np.array([row["data"][data]["loss"] for row in rows], dtype=float)
+            colour = COLOURS[place]
+            _band(
+                axes,
+                data,
+                np.array(rows[0]["positions"]),
+                values,
+                colour,
+                "-" if place == 0 else "--",
+            )
+        for end in (0, 1):
+            axes.axvline(end, color="grey", linewidth=0.6)
+        axes.set(xlabel=f"0: {start}, 1: mini-batch", ylabel="loss", yscale="log")
+        legend(axes)
+    return figure
+
+
+def noise(records: Records) -> Figure:
+    """The centred trace of per-sample gradients, and the noise of a step, along training."""
+    figure, (traces, steps) = panels(2)
+    for arm in (MINI_BATCH, POST_LOCAL, SMALL):
+        rows = chosen(records, "step noise", model=arm)
+        _band(traces, arm, *_over_seeds(rows, "epoch", "centred"))
+        _band(steps, f"{arm}, averaged", *_over_seeds(rows, "epoch", "averaged"), COLOUR[arm], "--")
+        if arm == POST_LOCAL:
+            _band(steps, f"{arm}, one worker", *_over_seeds(rows, "epoch", "worker"), COLOUR[arm])
+    traces.set(xlabel="epoch", ylabel="tr Cov of a sample's gradient", yscale="log")
+    steps.set(xlabel="epoch", ylabel="trace of the noise of a step", yscale="log")
+    for axes in (traces, steps):
+        legend(axes)
+    return figure
+
+
+def drift(records: Records) -> Figure:
+    """Distances and cosines of the workers of H = 16, round by round."""
+    figure, (distances, cosines) = panels(2)
+    rows = chosen(records, "drift")
+    for key, label, index in (
+        ("to_mean", "worker to mean", 0),
+        ("updates", "update of a worker", 1),
+    ):
+        flat = [{**row, key: row[key][0]} for row in rows]
+        _band(distances, label, *_over_seeds(flat, "step", key), COLOURS[index])
+    _band(distances, "mean update", *_over_seeds(rows, "step", "mean_update"), COLOURS[2])
+    for key, label, index in (
+        ("cosine", "between workers", 0),
+        ("between_rounds", "between rounds", 1),
+    ):
+        _band(cosines, label, *_over_seeds(rows, "step", key), COLOURS[index])
+    distances.set(xlabel="local steps", ylabel="distance in weight space", yscale="log")
+    cosines.set(xlabel="local steps", ylabel="cosine of updates")
+    for axes in (distances, cosines):
+        legend(axes)
+    return figure
+
+
+def plane(records: Records) -> Figure:
+    """The plane through the three minima of the first seed."""
+    return maps.planes(chosen(records, "plane"))
+
+
+def _over_seeds(
+    rows: Sequence[dict[str, Any]], along: str, key: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Places, and values [seeds, places]; what was not measured is nan."""
+    places = sorted({row[along] for row in rows})
+    seeds = sorted({row["seed"] for row in rows})
+    values = np.full((len(seeds), len(places)), np.nan)
+    for row in rows:
+        value = row[key]
+        values[seeds.index(row["seed"]), places.index(row[along])] = (
+            np.nan if value is None else value
+        )
+    return np.array(places), values
+
+
+def _band(
+    axes: Axes,
+    label: str,
+    x: np.ndarray,
+    values: np.ndarray,
+    colour: str | None = None,
+    style: str = "-",
+) -> None:
+    colour = colour or COLOUR[label]
+    known = ~np.isnan(values).all(axis=0)
+    x, values = x[known], values[:, known]
+    axes.plot(x, np.nanmean(values, axis=0), style, color=colour, label=label, lw=1.2)
+    axes.fill_between(
+        x, np.nanmin(values, axis=0), np.nanmax(values, axis=0), color=colour, alpha=0.12, lw=0
+    )
+
+
+FIGURES: dict[str, Callable[[Records], Figure]] = {
+    "largest": largest,
+    "top": top,
+    "curves": curves,
+    "lines": lines,
+    "noise": noise,
+    "drift": drift,
+    "plane": plane,
+}
+
+assert set(SHAPES) <= set(COLOUR)

@@ -1,0 +1,170 @@
+"""The page: what was run, what came out, which claims hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from experiments.landscape import design
+from experiments.landscape.claims import (
+    Claim,
+    Interval,
+    Records,
+    all_claims,
+    by_seed,
+    chosen,
+    one,
+    rises,
+)
+from experiments.landscape.design import ARMS, DIRECTIONS, MANY, SETTINGS, Setting
+from experiments.landscape.figures import FIGURES
+from experiments.landscape.measures import MINI_BATCH, POST_LOCAL, SCRATCH, SHAPES
+
+SETS = ("train", "test")
+CAPTIONS = {
+    "largest": "λ max by epoch of phase 2",
+    "top": "ten largest eigenvalues at the end",
+    "curves": "ten shared, filter-normalised directions",
+    "lines": "between post-local SGD and mini-batch SGD",
+    "noise": "gradient noise",
+    "drift": f"drift of the workers, H = {MANY}",
+    "plane": "the plane through the three minima of seed 0",
+}
+
+
+def page(results: Mapping[str, Records]) -> str:
+    """The page in Markdown."""
+    parts = ["# Flat or sharp: results", _preamble()]
+    for name, records in results.items():
+        if len(by_seed(records)) > 1:
+            parts += _setting(SETTINGS[name], records)
+    return "\n\n".join(parts) + "\n"
+
+
+def _preamble() -> str:
+    text = (design.__doc__ or "").partition("\n\n")[2].strip()
+    made = "Made by `python -m experiments.landscape` from the records beside it."
+    return f"{made}\n\n## Design\n\n{text}"
+
+
+def _setting(setting: Setting, records: Records) -> list[str]:
+    seeds = by_seed(records)
+    judged = [(claim, *claim.judge(seeds)) for claim in all_claims()]
+    return [
+        f"## {setting.name}",
+        _what(setting, records),
+        "### What came out",
+        _results(seeds),
+        "### Claims",
+        _count(judged),
+        _claims(judged),
+        _besides(seeds),
+        "### Figures",
+        "\n\n".join(f"![{CAPTIONS[w]}]({setting.name}-{w}.png)" for w in FIGURES),
+    ]
+
+
+def _what(setting: Setting, records: Records) -> str:
+    efforts = chosen(records, "effort")
+    samples = (
+        "all samples" if setting.samples is None else f"{setting.samples:,} samples of each set"
+    )
+    some = "" if setting.train_samples is None else f", {setting.train_samples:,} training samples"
+    return (
+        f"{setting.model} on {setting.task}{some}; K = {setting.workers}, B = {setting.batch}, "
+        f"{setting.epochs:g} epochs, γ = {setting.lr:g} for a batch of {setting.lr_batch}; "
+        f"shape on {samples}; {len(efforts)} seeds of {setting.seeds}, "
+        f"{sum(e['seconds'] for e in efforts) / 60:.0f} CPU minutes in all, "
+        f"{sum(e['training_seconds'] for e in efforts) / 60:.0f} of them for training."
+    )
+
+
+def _results(seeds: list[Records]) -> str:
+    heads = ["", "train accuracy", "train loss", "test accuracy", "test loss"]
+    heads += ["λ max, train", "λ max, test", "trace, train", "λ max ‖w‖², train"]
+    rows = []
+    for arm in ARMS:
+
+        def over(kind: str, data: str, key: str, scale: float = 1.0, arm: str = arm) -> str:
+            values = [one(s, kind, model=arm, data=data)[key] for s in seeds]
+            return _spread([scale * (v[0] if isinstance(v, list) else v) for v in values])
+
+        row = [arm, over("result", "train", "accuracy", 100), over("result", "train", "loss")]
+        row += [over("result", "test", "accuracy", 100), over("result", "test", "loss")]
+        row += [over("eigenvalues", data, "values") for data in SETS]
+        row += [over("trace", "train", "value")]
+        row += [over("sharpness", "train", "times_norm") if arm in SHAPES else ""]
+        rows.append(row)
+    return "Mean ± deviation over seeds; accuracies in percent.\n\n" + table(heads, rows)
+
+
+def _count(judged: list[tuple[Claim, Interval, str]]) -> str:
+    words = []
+    for group, wanted in (("the paper's", True), ("scale-free and other figures", False)):
+        verdicts = [verdict for claim, _, verdict in judged if bool(claim.where) == wanted]
+        counts = ", ".join(
+            f"{verdicts.count(verdict)} {verdict}"
+            for verdict in ("holds", "does not hold", "undecided")
+        )
+        words.append(f"Of {group} ({len(verdicts)}): {counts}.")
+    return " ".join(words)
+
+
+def _claims(judged: list[tuple[Claim, Interval, str]]) -> str:
+    rows = [
+        [claim.text, claim.where or "–", *_interval(claim, found), verdict]
+        for claim, found, verdict in judged
+    ]
+    heads = ["claim", "in the paper", "mean", "95 % interval", "deviation", ""]
+    note = (
+        "Ratios (×) are of the first named to the second, their deviation that of the logarithm; "
+        "points are percent points of accuracy."
+    )
+    return note + "\n\n" + table(heads, rows)
+
+
+def _interval(claim: Claim, found: Interval) -> tuple[str, str, str]:
+    if claim.unit == "ratio":
+        mean, low, high = (float(np.exp(x)) for x in (found.mean, found.low, found.high))
+        return f"× {mean:.3g}", f"{low:.3g} to {high:.3g}", f"{found.deviation:.2g}"
+    unit = " points" if claim.unit == "points" else ""
+    return (
+        f"{found.mean:+.3g}{unit}",
+        f"{found.low:+.3g} to {found.high:+.3g}",
+        f"{found.deviation:.2g}",
+    )
+
+
+def _besides(seeds: list[Records]) -> str:
+    """What has no interval: directions counted, and barriers."""
+    lines = []
+    for data in SETS:
+        counts = [
+            int((rises(s, POST_LOCAL, data) < rises(s, MINI_BATCH, data)).sum()) for s in seeds
+        ]
+        lines.append(
+            f"- Directions, of {DIRECTIONS}, in which H = {MANY} is flatter than mini-batch, {data}, "
+            f"by seed: {', '.join(map(str, counts))}. (The paper: all ten.)"
+        )
+    for start in (POST_LOCAL, SCRATCH):
+        for data in SETS:
+            pairs = [one(s, "interpolation", pair=f"{start} to {MINI_BATCH}") for s in seeds]
+            lines.append(
+                f"- Barrier of the {data} loss between {start} and mini-batch: "
+                + _spread([pair["barrier"][data] for pair in pairs])
+            )
+    spreads = [one(s, "round spread") for s in seeds]
+    for arm, whose in ((MINI_BATCH, "agreed"), (POST_LOCAL, "agreed"), (POST_LOCAL, "worker")):
+        values = [spread[arm][whose] for spread in spreads]
+        lines.append(f"- Spread of a round, {arm}, {whose} model: {_spread(values)}")
+    return "\n".join(lines)
+
+
+def _spread(values: list[float]) -> str:
+    return f"{np.mean(values):.4g} ± {np.std(values, ddof=1):.2g}"
+
+
+def table(heads: list[str], rows: list[list[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -1,0 +1,120 @@
+"""One seed of a setting after the other; what is done is kept, and a second call goes on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from experiments.landscape import arms, measures, rounds
+from experiments.landscape.design import ARMS, LOCAL_STEPS, MANY, REPEATS, Setting
+from localsgd import tasks
+from localsgd.tasks.task import Task
+from localsgd.watching import DriftWatcher, Records, Watcher, lambda_max, noise
+
+Say = Callable[[str], None]
+FORKED = tuple(f"H={h}" for h in LOCAL_STEPS)
+ALL = 10**9
+DIGITS = 6
+"""Significant digits of what is kept."""
+
+
+def load(setting: Setting, data_dir: Path | None) -> Task:
+    task = tasks.load(setting.task, data_dir)
+    return task.subset(setting.train_samples) if setting.train_samples else task
+
+
+def study(setting: Setting, task: Task, path: Path, say: Say, seeds: int | None = None) -> Records:
+    """All seeds of a setting, or the first so many; those that were missing join the file."""
+    kept = read(path)
+    done = {record["seed"] for record in kept}
+    for seed in range(setting.seeds)[:seeds]:
+        if seed not in done:
+            new = [{"seed": seed, **_rounded(r)} for r in one_seed(setting, task, seed, say)]
+            with path.open("a") as file:
+                file.write("".join(json.dumps(r, separators=(",", ":")) + "\n" for r in new))
+            kept += new
+    return kept
+
+
+def read(path: Path) -> Records:
+    """The records of whole seeds; lines of a seed that was cut short are dropped from the file."""
+    lines = path.read_text().splitlines() if path.is_file() else []
+    found: Records = []
+    for line in lines:
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            break
+    whole = {record["seed"] for record in found if record["kind"] == "effort"}
+    kept = [record for record in found if record["seed"] in whole]
+    if len(kept) < len(lines):
+        path.write_text("".join(json.dumps(r, separators=(",", ":")) + "\n" for r in kept))
+    return kept
+
+
+def one_seed(setting: Setting, task: Task, seed: int, say: Say) -> Records:
+    """Trains all arms and measures them; ends with a record of the effort."""
+    began = time.process_time()
+    records: Records = []
+    models: dict[str, nn.Module] = {}
+    runs = {arm: setting.completed(arm, seed, tasks.card(setting.task)) for arm in ARMS}
+    say(f"{setting.name}, seed {seed}: phase 1")
+    fork, watched = arms.phase_one(runs["H=1"], task, [_noise(setting)])
+    records += [{"model": "H=1", **record} for record in watched]
+    for arm, run in runs.items():
+        say(f"{setting.name}, seed {seed}: {arm}")
+        assembly = arms.resumed(run, task, fork) if arm in FORKED else arms.assembled(run, task)
+        models[arm], watched = arms.trained(assembly, _watchers(setting, arm))
+        records += [{"model": arm, **_compact(record)} for record in watched]
+    spreads = {arm: runs[arm] for arm in ("H=1", f"H={MANY}")}
+    say(f"{setting.name}, seed {seed}: {REPEATS} rounds again")
+    records.append(rounds.spreads(spreads, task, fork, MANY, REPEATS))
+    trained_in = time.process_time() - began
+    say(f"{setting.name}, seed {seed}: measuring")
+    records += measures.measured(models, task, setting, seed)
+    if seed == 0:
+        records += measures.the_plane(models, task, setting)
+    seconds = time.process_time() - began
+    return [*records, {"kind": "effort", "training_seconds": trained_in, "seconds": seconds}]
+
+
+def _watchers(setting: Setting, arm: str) -> list[Watcher]:
+    watchers: list[Watcher] = []
+    if arm in FORKED:
+        watchers.append(lambda_max(setting.every, _samples(setting)))
+    if arm in measures.SHAPES and not arm.startswith("scratch"):
+        watchers.append(_noise(setting))
+    if arm == f"H={MANY}":
+        watchers.append(DriftWatcher())
+    return watchers
+
+
+def _noise(setting: Setting) -> Watcher:
+    return noise(setting.epochs / 6, _samples(setting))
+
+
+def _samples(setting: Setting) -> int:
+    return setting.samples or ALL
+
+
+def _compact(record: dict[str, Any]) -> dict[str, Any]:
+    """Without a number for each worker: their mean, in its place."""
+    if record["kind"] != "drift":
+        return record
+    means = {k: [sum(record[k]) / len(record[k])] for k in ("to_mean", "updates")}
+    return {**record, **means}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, dict):
+        return {key: _rounded(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(part) for part in value]
+    return value
