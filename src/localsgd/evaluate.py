@@ -70,7 +70,7 @@ def mean_row(params: Tensor, world: Collective) -> Tensor:
 
 
 def _take_firsts(buffers: Iterable[Tensor], assembly: Assembly) -> None:
-    """Fills `buffers`, here of the first worker hosted, with those of worker 0, wherever that is."""
+    """Fills `buffers`, those of the first worker hosted here, with worker 0's."""
     hosted, world = assembly.placement.hosted, assembly.placement.world
     for buffer in buffers:
         rows = buffer.reshape(1, 1, -1).repeat(1, hosted, 1)

@@ -2,6 +2,9 @@
 
 A record names its metric: an evaluation has `test_accuracy` or `test_perplexity`, a summary the
 same and `best_` and `local_` beside it.
+
+>>> ACCURACY.words(0.98333, 1), PERPLEXITY.words(86.5, 2)
+('98.3 %', '86.50')
 """
 
 from __future__ import annotations
@@ -11,28 +14,32 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from localsgd.units import percent
-
 
 @dataclass(frozen=True)
 class Metric:
     """A number for a model.
 
     Args:
-        name: one word, in records and in words.
+        name: one word, in records and for people.
         short: for the head of a column.
-        unit: how figures and axes name it.
+        title: of many, for people.
+        of: from the mean loss and the accuracy, a share of 1.
+        error: of a value, the smaller the better, above 0.
+        at: the value of an error.
+        scale: what a value is multiplied by for people.
+        unit: that follows then.
         lower_is_better: which way is better.
-        of: from mean loss and accuracy, a share of 1.
-        words: with its unit, to so many digits after the point.
     """
 
     name: str
     short: str
+    title: str
+    of: Callable[[float, float], float]
+    error: Callable[[float], float]
+    at: Callable[[float], float]
+    scale: float
     unit: str
     lower_is_better: bool
-    of: Callable[[float, float], float]
-    words: Callable[[float, int], str]
 
     @property
     def key(self) -> str:
@@ -49,10 +56,24 @@ class Metric:
         """In summaries: of the best evaluation."""
         return f"best_{self.name}"
 
+    @property
+    def axis(self) -> str:
+        """Under a picture's axis."""
+        unit = f" ({self.unit.strip()})" if self.unit else ""
+        return f"test {self.name}{unit}"
+
     def best_of(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
         """The best evaluation, the first of equal ones; None of none."""
         choose = min if self.lower_is_better else max
         return choose(rows, key=lambda row: row[self.key], default=None)
+
+    def words(self, value: float | None, digits: int = 2) -> str:
+        """A value with its unit; a dash for None."""
+        return "–" if value is None else self.figure(value, digits) + self.unit
+
+    def figure(self, value: float, digits: int = 2) -> str:
+        """A value, or a deviation, without its unit."""
+        return f"{self.scale * value:.{digits}f}"
 
 
 def _perplexity(loss: float, accuracy: float) -> float:
@@ -66,18 +87,24 @@ def _perplexity(loss: float, accuracy: float) -> float:
 ACCURACY = Metric(
     name="accuracy",
     short="acc.",
-    unit="%",
-    lower_is_better=False,
+    title="Accuracies in %,",
     of=lambda loss, accuracy: accuracy,
-    words=percent,
+    error=lambda accuracy: 1 - accuracy,
+    at=lambda error: 1 - error,
+    scale=100.0,
+    unit=" %",
+    lower_is_better=False,
 )
 PERPLEXITY = Metric(
     name="perplexity",
     short="ppl.",
+    title="Perplexities (lower is better)",
+    of=_perplexity,
+    error=lambda perplexity: perplexity,
+    at=lambda error: error,
+    scale=1.0,
     unit="",
     lower_is_better=True,
-    of=_perplexity,
-    words=lambda value, digits=1: f"{value:.{digits}f}",
 )
 METRICS = (ACCURACY, PERPLEXITY)
 

@@ -57,8 +57,8 @@ def test_curve_is_over_the_runs_that_have_come_so_far(tmp_path: Path) -> None:
     ]
     (group,) = groups(folders)
     first, second = group.curve
-    assert first.accuracy == Spread(pytest.approx(0.3), pytest.approx(0.02**0.5))
-    assert second.accuracy == Spread(0.8, None)
+    assert first.quality == Spread(pytest.approx(0.3), pytest.approx(0.02**0.5))
+    assert second.quality == Spread(0.8, None)
     steps = 4 * 1437 // 128
     assert first.bytes == (steps // 2 * ROW_BYTES,)
     assert second.bytes == (steps * ROW_BYTES,)

@@ -144,7 +144,9 @@ def metric(groups: Sequence[Group]) -> Metric:
     begun = [record for group in groups for record in group.records if record.last]
     found = list(dict.fromkeys(record.metric.name for record in begun))
     if len(found) > 1:
-        raise UserError(f"runs judged by {' and by '.join(found)} can't be compared; show them apart")
+        raise UserError(
+            f"runs judged by {' and by '.join(found)} can't be compared; show them apart"
+        )
     return begun[0].metric if begun else ACCURACY
 
 

@@ -171,9 +171,10 @@ class Live:
 def _running_loss(assembly: Assembly) -> float | None:
     """Mean training loss since the last evaluation, of the workers hosted here."""
     workers = assembly.workers
-    if not workers.loss_count:
+    count = sum(workers.loss_counts)
+    if not count:
         return None
-    return float(workers.loss_sums.mean()) / workers.loss_count
+    return float(workers.loss_sums.sum()) / count
 
 
 def by_level(numbers: list[int]) -> str:
@@ -186,8 +187,8 @@ def evaluation_line(row: dict[str, Any]) -> str:
     sent, metric = sum(entry["bytes"] for entry in row["ledger"]), metric_of(row)
     return (
         f"epoch {row['epoch']:.1f} · step {count(row['step'])} · loss {row['train_loss']:.3f} · "
-        f"test {metric.name} {metric.words(row[metric.key], 1)} · {by_level(row['agreements'])} rounds · "
-        f"{size(sent)} sent per worker · {duration(row['seconds'])}"
+        f"test {metric.name} {metric.words(row[metric.key], 1)} · "
+        f"{by_level(row['agreements'])} rounds · {size(sent)} sent per worker · {duration(row['seconds'])}"
     )
 
 

@@ -6,11 +6,12 @@ matplotlib is imported when a picture is made, and no window system is ever aske
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from localsgd.metric import ACCURACY, Metric
 from localsgd.units import size
 
 if TYPE_CHECKING:
@@ -101,6 +102,14 @@ def _bytes_locator(axes: Axes) -> Any:
 
 def _round_size(number: float) -> str:
     return size(number).replace(".0 ", " ")
+
+
+def quality_axis(axes: Axes, metric: Metric, values: Sequence[float]) -> None:
+    """The y axis for `values` of `metric`, drawn times its scale."""
+    if metric is ACCURACY:
+        accuracy_axis(axes, min(values), max(values))
+    else:
+        plain_log_axis(axes)
 
 
 def accuracy_axis(axes: Axes, low: float, high: float) -> None:

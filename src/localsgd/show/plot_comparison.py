@@ -1,4 +1,4 @@
-"""Several runs in one picture: test accuracy against epochs and against bytes."""
+"""Several runs in one picture: test accuracy or perplexity against epochs and against bytes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from localsgd.metric import Metric
 from localsgd.record import Folder
 from localsgd.show import gather
 from localsgd.show.gather import Group, Point
-from localsgd.show.paper import accuracy_axis, bytes_axis, canvas, look
+from localsgd.show.paper import bytes_axis, canvas, look, quality_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,28 +24,29 @@ Across = Callable[[Point], float]
 def comparison(folders: Sequence[Folder], path: Path) -> None:
     """Draws a curve for each method, with a band of one standard deviation for several seeds.
 
-    The panels share the accuracy; to the right it is drawn against the bytes a worker has handed
+    The panels share the metric; to the right it is drawn against the bytes a worker has handed
     over, measured, at all levels together, and where a run has several, at the outermost alone.
     """
     groups = [group for group in gather.groups(folders) if group.curve]
     panels = [("epochs", lambda point: point.epoch), ("bytes sent per worker", _all_bytes)]
     if any(group.levels > 1 for group in groups):
         panels.append(("bytes sent per worker, outermost level", lambda point: point.bytes[-1]))
+    metric = gather.metric(groups)
     width = 1.0 + 4.0 * len(panels)
     columns = _legend_columns(groups, width)
     with canvas(path, width, 4.0 + 0.22 * -(-len(groups) // columns)) as figure:
         axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         for panel, (title, across) in zip(axes, panels, strict=True):
             for index, group in enumerate(groups):
-                _curve(panel, group, across, index, 1 - index / len(groups))
+                _curve(panel, group, metric, across, index, 1 - index / len(groups))
             panel.set_xlabel(title)
             if across is not panels[0][1]:
                 bytes_axis(panel)
         figure.suptitle(_title(groups), fontsize=11)
-        axes[0].set_ylabel("test accuracy of the agreed model (%)")
+        axes[0].set_ylabel(f"{metric.axis} of the agreed model")
         if groups:
-            accuracies = [point.accuracy.mean for group in groups for point in group.curve]
-            accuracy_axis(axes[0], min(accuracies), max(accuracies))
+            values = [point.quality.mean for group in groups for point in group.curve]
+            quality_axis(axes[0], metric, values)
             handles, labels = axes[0].get_legend_handles_labels()
             figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
@@ -73,11 +75,13 @@ def _all_bytes(point: Point) -> float:
     return sum(point.bytes)
 
 
-def _curve(axes: Axes, group: Group, across: Across, index: int, above: float) -> None:
+def _curve(
+    axes: Axes, group: Group, metric: Metric, across: Across, index: int, above: float
+) -> None:
     """`above`, from 1 down to 0, makes lines wider that lie below others, so that both are seen."""
     points = [point for point in group.curve if across(point) > 0]
     x = [across(point) for point in points]
-    mean = [100 * point.accuracy.mean for point in points]
+    mean = [metric.scale * point.quality.mean for point in points]
     style = look(index)
     axes.plot(
         x,
@@ -88,8 +92,8 @@ def _curve(axes: Axes, group: Group, across: Across, index: int, above: float) -
         markersize=3.5 + 2.5 * above,
         **style,
     )
-    if any(point.accuracy.deviation is not None for point in points):
-        spread = [100 * (point.accuracy.deviation or 0.0) for point in points]
+    if any(point.quality.deviation is not None for point in points):
+        spread = [metric.scale * (point.quality.deviation or 0.0) for point in points]
         low = [value - part for value, part in zip(mean, spread, strict=True)]
         high = [value + part for value, part in zip(mean, spread, strict=True)]
         axes.fill_between(x, low, high, color=style["color"], alpha=0.18, linewidth=0)

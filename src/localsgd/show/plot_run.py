@@ -1,4 +1,4 @@
-"""One run in one picture: loss, accuracy, learning rate, and when levels agreed."""
+"""One run in one picture: loss, quality, learning rate, and when levels agreed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from localsgd.record import Folder
 from localsgd.run import Plan
 from localsgd.show.forecast import agreement_steps
 from localsgd.show.gather import Record
-from localsgd.show.paper import COLOURS, accuracy_axis, canvas, plain_log_axis
+from localsgd.show.paper import COLOURS, canvas, plain_log_axis, quality_axis
 from localsgd.show.words import level_name, local_steps
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def run(folder: Folder, path: Path) -> None:
     with canvas(path, 8.5, 6.0) as figure:
         panels = figure.subplots(2, 2, sharex=True)
         _losses(panels[0, 0], record)
-        _accuracy(panels[0, 1], record)
+        _quality(panels[0, 1], record)
         plan = _plan(record)
         if plan is not None:
             done = record.last.get("steps", record.rows[-1]["step"])
@@ -61,28 +61,27 @@ def _losses(axes: Axes, record: Record) -> None:
     axes.legend()
 
 
-def _accuracy(axes: Axes, record: Record) -> None:
+def _quality(axes: Axes, record: Record) -> None:
     if not record.rows:
         return
+    metric = record.metric
     epochs = [row["epoch"] for row in record.rows]
-    values = [row["test_accuracy"] for row in record.rows]
-    label = "agreed model"
-    axes.plot(epochs, [100 * value for value in values], "o-", color=COLOURS[0], label=label)
-    local = [
-        (row["epoch"], row["local_accuracy"]) for row in record.rows if "local_accuracy" in row
-    ]
+    values = [row[metric.key] for row in record.rows]
+    drawn = [metric.scale * value for value in values]
+    axes.plot(epochs, drawn, "o-", color=COLOURS[0], label="agreed model")
+    local = [(row["epoch"], row[metric.local]) for row in record.rows if metric.local in row]
     if local:
         axes.plot(
             [epoch for epoch, _ in local],
-            [100 * value for _, value in local],
+            [metric.scale * value for _, value in local],
             "s--",
             color=COLOURS[1],
             label="mean of the workers' own",
         )
         axes.legend()
         values += [value for _, value in local]
-    accuracy_axis(axes, min(values), max(values))
-    axes.set_ylabel("test accuracy (%)")
+    quality_axis(axes, metric, values)
+    axes.set_ylabel(metric.axis)
 
 
 def _learning_rate(axes: Axes, plan: Plan, done: int) -> None:

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from localsgd.learning_rate import StepDecay
 from localsgd.run import Plan
 from localsgd.show.blocks import sparkline
 from localsgd.show.forecast import Phase, agreements, phases
@@ -148,6 +149,8 @@ def _learning_rate(plan: Plan) -> RenderableType:
     if rate.warmup_steps:
         words = f"{rate.start:g} to {rate.peak:g} over {plural(rate.warmup_steps, 'step')}"
     decays = [count(step) for step in rate.decays if step < plan.steps]
-    if decays:
+    if not isinstance(rate, StepDecay):
+        words += f", falling to {rate.floor:g} along a cosine of {plural(rate.cycle, 'step')}"
+    elif decays:
         words += f", x {rate.factor:g} at step {' and '.join(decays)}"
     return Group(Text(sparkline(rate, plan.steps, WIDTH)), Text(words))

@@ -5,49 +5,54 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from localsgd.metric import Metric
 from localsgd.record import Folder
 from localsgd.show import gather
 from localsgd.show.blocks import block, shorten
 from localsgd.show.gather import Group
-from localsgd.units import percent, size
+from localsgd.units import size
 
 LEAST_ERROR = 1e-4
 """An accuracy of 1 counts as this far from it, so that its logarithm exists."""
+MOST_ERROR = 1e9
+"""A perplexity beyond this counts as this."""
 
 
 def text(folders: Sequence[Folder], width: int = 72) -> str:
-    """Test accuracy against bytes a worker has sent, for terminals: a strip for each method.
+    """Test accuracy (or perplexity) against bytes a worker has sent, for terminals.
 
-    A strip starts at the first evaluation and ends with the run; its blocks grow with the accuracy,
-    on a logarithmic scale of the error. Bytes run logarithmically too. Empty where nothing was
-    sent and evaluated.
+    A strip for each method starts at the first evaluation and ends with the run; its blocks grow as
+    the model gets better, on a logarithmic scale of the error. Bytes run logarithmically too. Empty
+    where nothing was sent and evaluated.
     """
     groups = [group for group in gather.groups(folders) if _points(group)]
     if not groups:
         return ""
+    metric = gather.metric(groups)
     names = [shorten(group.title, width // 3) for group in groups]
     left = max(map(len, names)) + 2
     strip = max(8, width - left - 8)
     sent = [bytes_ for group in groups for bytes_, _ in _points(group)]
-    heights = [_height(accuracy) for group in groups for _, accuracy in _points(group)]
+    heights = [_height(value, metric) for group in groups for _, value in _points(group)]
     scale = _Scale(min(sent), max(sent), strip)
     low, high = min(heights), max(heights)
-    lines = [shorten("test accuracy against bytes sent per worker", width)]
+    lines = [shorten(f"test {metric.name} against bytes sent per worker", width)]
     for name, group in zip(names, groups, strict=True):
-        drawn = _strip(_points(group), scale, low, high)
-        lines.append(f"{name:<{left}}{drawn:<{strip}} {percent(_points(group)[-1][1]):>7}")
-    lines += [" " * left + scale.axis(), _legend(low, high, width)]
+        drawn = _strip(_points(group), scale, low, high, metric)
+        last = metric.words(_points(group)[-1][1], 1)
+        lines.append(f"{name:<{left}}{drawn:<{strip}} {last:>7}")
+    lines += [" " * left + scale.axis(), _legend(low, high, width, metric)]
     return "\n".join(line.rstrip() for line in lines)
 
 
 def _points(group: Group) -> list[tuple[float, float]]:
-    """(bytes over all levels, accuracy) of each evaluation after something was sent."""
-    points = [(sum(point.bytes), point.accuracy.mean) for point in group.curve]
+    """(bytes over all levels, quality) of each evaluation after something was sent."""
+    points = [(sum(point.bytes), point.quality.mean) for point in group.curve]
     return [point for point in points if point[0] > 0]
 
 
-def _height(accuracy: float) -> float:
-    return -math.log10(max(LEAST_ERROR, 1 - accuracy))
+def _height(value: float, metric: Metric) -> float:
+    return -math.log10(min(MOST_ERROR, max(LEAST_ERROR, metric.error(value))))
 
 
 class _Scale:
@@ -72,22 +77,25 @@ class _Scale:
         return drawn
 
 
-def _strip(points: list[tuple[float, float]], scale: _Scale, low: float, high: float) -> str:
-    columns = {scale.column(bytes_): accuracy for bytes_, accuracy in points}
+def _strip(
+    points: list[tuple[float, float]], scale: _Scale, low: float, high: float, metric: Metric
+) -> str:
+    columns = {scale.column(bytes_): value for bytes_, value in points}
     drawn, now = "", None
     for column in range(max(columns) + 1):
         now = columns.get(column, now)
-        drawn += " " if now is None else block(_height(now), low, high)
+        drawn += " " if now is None else block(_height(now, metric), low, high)
     return drawn
 
 
-def _legend(low: float, high: float, width: int) -> str:
-    """Which accuracies the blocks stand for, as many as there is room for."""
+def _legend(low: float, high: float, width: int, metric: Metric) -> str:
+    """Which values the blocks stand for, as many as there is room for."""
     marks: dict[str, str] = {}
     for index in (0, 2, 4, 6, 7):
         height = low + (high - low) * index / 8
-        marks.setdefault(percent(1 - 10**-height), block(height + 1e-9, low, high))
-    words = [f"{mark} from {accuracy}" for accuracy, mark in marks.items()]
+        value = metric.words(metric.at(10**-height), 1)
+        marks.setdefault(value, block(height + 1e-9, low, high))
+    words = [f"{mark} from {value}" for value, mark in marks.items()]
     while len(words) > 1 and len("   ".join(words)) > width:
         del words[len(words) // 2]
     return "   ".join(words)

@@ -51,6 +51,10 @@ class ImageTask(Task):
             if part.pixels.shape != (size, *self.input_shape) or part.labels.shape != (size,):
                 raise ValueError(f"{self.name}: {tuple(part.pixels.shape)} pixels for {self.card}")
 
+    @property
+    def labels(self) -> Tensor:
+        return self.train.labels
+
     def train_batch(
         self, indices: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor]:

@@ -101,6 +101,11 @@ class Task(ABC):
     def defaults(self) -> Defaults:
         return self.card.defaults
 
+    @property
+    def labels(self) -> Tensor | None:
+        """The class of every training sample [N] int64, where it has one."""
+        return None
+
     @abstractmethod
     def train_batch(
         self, indices: Tensor, generator: torch.Generator | None

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -132,7 +133,7 @@ def _numbered(text: list[str], words: dict[str, int]) -> Tensor:
     """Words as numbers, new ones in the order in which they come, which `words` then has too."""
     for word in text:
         words.setdefault(word, len(words))
-    return torch.tensor([words[word] for word in text], dtype=torch.int64)
+    return torch.from_numpy(np.fromiter(map(words.__getitem__, text), np.int64, len(text)))
 
 
 def _without_new(test: Tensor, words: dict[str, int], known: int, folder: Path) -> Tensor:
