@@ -20,7 +20,7 @@ compared.
 - Lines: batch norm estimated again at every point. Flatter on one side: the loss rises less from 0
   to -0.5 (beyond post-local SGD) than from 1 to 1.5 (beyond mini-batch SGD).
 - Spread of a round: the trace of the covariance of models after 16 steps from the end of phase 1,
-  over 24 orders of samples.
+  over 12 orders of samples.
 
 A claim is about a difference, paired over seeds, which share phase 1, directions and samples. It
 *holds* where the 95 % t-interval of its mean lies on the claimed side of 0, does *not hold* where
@@ -39,7 +39,7 @@ MANY = 16
 """The H of the curves, of the lines between models and of the arm from scratch."""
 ARMS = (*(f"H={h}" for h in LOCAL_STEPS), "scratch H=16", "small batch")
 DIRECTIONS = 10
-CURVE_POINTS = 17
+CURVE_POINTS = 9
 """From -1 to 1 along a filter-normalised direction."""
 NEAR = 0.5
 """The rise of the loss is averaged over steps up to this length."""
@@ -47,7 +47,7 @@ LINE_POINTS = 21
 """From -0.5 to 1.5; 0 is post-local SGD, 1 mini-batch SGD."""
 OTHER_SEED = 1000
 """Added to the seed of the arm from scratch."""
-REPEATS = 24
+REPEATS = 12
 """Rounds repeated with other samples from the end of phase 1."""
 
 
@@ -121,7 +121,7 @@ SETTINGS = {
             lr_batch=16,
             every=2,
             samples=None,
-            seeds=5,
+            seeds=4,
         ),
         Setting(
             name="fashion-mlp",
@@ -130,10 +130,10 @@ SETTINGS = {
             train_samples=4000,
             workers=8,
             batch=32,
-            epochs=80,
+            epochs=60,
             lr=0.0125,
             lr_batch=64,
-            every=2,
+            every=3,
             samples=2000,
             seeds=6,
         ),

@@ -23,7 +23,7 @@ from localsgd.watching import Records
 POST_LOCAL, SCRATCH, MINI_BATCH, SMALL = f"H={MANY}", f"scratch H={MANY}", "H=1", "small batch"
 SHAPES = (MINI_BATCH, POST_LOCAL, SCRATCH, SMALL)
 """The arms whose curves and scale-free figures are taken; eigenvalues are taken of all."""
-PLANE_POINTS = 13
+PLANE_POINTS = 11
 
 
 def measured(models: Mapping[str, nn.Module], task: Task, setting: Setting, seed: int) -> Records:
@@ -34,7 +34,7 @@ def measured(models: Mapping[str, nn.Module], task: Task, setting: Setting, seed
         records += _scores(arm, model, task)
         plan = Plan(
             top=10,
-            trace_products=30,
+            trace_products=18,
             sharpness=arm in SHAPES,
             directions=DIRECTIONS if arm in SHAPES else 0,
             curve_points=CURVE_POINTS,

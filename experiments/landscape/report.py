@@ -144,8 +144,8 @@ def _besides(seeds: list[Records]) -> str:
             int((rises(s, POST_LOCAL, data) < rises(s, MINI_BATCH, data)).sum()) for s in seeds
         ]
         lines.append(
-            f"- Directions, of {DIRECTIONS}, in which H = {MANY} is flatter than mini-batch, {data}, "
-            f"by seed: {', '.join(map(str, counts))}. (The paper: all ten.)"
+            f"- Directions, of {DIRECTIONS}, in which H = {MANY} is flatter than mini-batch, "
+            f"{data}, by seed: {', '.join(map(str, counts))}. (The paper: all ten.)"
         )
     for start in (POST_LOCAL, SCRATCH):
         for data in SETS:
