@@ -10,14 +10,14 @@ from __future__ import annotations
 from experiments.convex import claims, designs, figures, report
 from experiments.convex.command import Options, command
 from experiments.convex.study import find_all
-from experiments.convex.tables import cell, markdown, spread, times
+from experiments.convex.tables import cell, markdown, spread, times, worker_counts
 
 
 def run(options: Options) -> None:
     """Searches, then draws the figure and writes the page."""
     bench = options.bench()
     store = options.store()
-    found = find_all(bench, designs.speedup_figure(options.seeds), store)
+    found = find_all(bench, designs.speedup_figure(options.seeds, options.thin), store)
     price = [options.communication]
     tables = {bench.words(name): times(found, i, price) for i, name in enumerate(bench.targets)}
     figures.speedup_figure(tables, options.path("speedup", "png"))
@@ -33,11 +33,12 @@ def run(options: Options) -> None:
         base = table[cell(1, 16, 1)].mean()
         speedups = {where: base / one for where, one in table.items()}
         advantages = [
-            [str(workers), spread(claims.advantage(table, workers))] for workers in designs.POWERS
+            [str(workers), spread(claims.advantage(table, workers))]
+            for workers in worker_counts(table)
         ]
         parts += [
             f"## Speed-up, {name}",
-            report.grid(speedups, designs.POWERS, [16], designs.LOCAL_STEPS, highest=True),
+            report.grid(speedups, highest=True),
             f"## How many times faster H = 16 is than H = 1, {name}",
             markdown(["K", "T(H = 1) / T(H = 16)"], advantages),
         ]

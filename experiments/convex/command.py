@@ -27,6 +27,7 @@ class Options:
         seeds: how many seeds, from 0.
         data_dir: where it lies; otherwise LOCALSGD_DATA and ~/.cache/localsgd.
         out: folder for runs, figures and pages.
+        thin: whether only every other power of two is run, of B, K and the maps' H.
         epsilon: the target is f* + epsilon.
         communication: gradients that an agreement costs.
     """
@@ -35,6 +36,7 @@ class Options:
     seeds: int = SEEDS
     data_dir: Path | None = None
     out: Path = RESULTS
+    thin: bool = False
     epsilon: float = EPSILON
     communication: float = COMMUNICATION
 

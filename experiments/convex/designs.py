@@ -13,35 +13,41 @@ LOCAL_STEPS = (1, 2, 4, 8, 16)
 POWERS = tuple(2**i for i in range(11))
 MAP_LOCAL_STEPS = tuple(2**i for i in range(9))
 
+# Of thinned axes, every other power of two is run: 1, 4, 16, ..., with all that the claims name.
 
-def time_figure(seeds: int = SEEDS) -> list[Setup]:
+
+def time_figure(seeds: int = SEEDS, thin: bool = False) -> list[Setup]:
     """fig:convex_time: K = 16, B from 1 to 1024."""
     return [
         local(16, batch, local_steps, seed)
         for local_steps in LOCAL_STEPS
-        for batch in POWERS
+        for batch in _axis(POWERS, thin)
         for seed in range(seeds)
     ]
 
 
-def speedup_figure(seeds: int = SEEDS) -> list[Setup]:
+def speedup_figure(seeds: int = SEEDS, thin: bool = False) -> list[Setup]:
     """fig:convex_speedup: B = 16, K from 1 to 1024."""
     return [
         local(workers, 16, local_steps, seed)
         for local_steps in LOCAL_STEPS
-        for workers in POWERS
+        for workers in _axis(POWERS, thin)
         for seed in range(seeds)
     ]
 
 
-def time_map(seeds: int = SEEDS) -> list[Setup]:
-    """The first figure with H up to 256."""
+def time_map(seeds: int = SEEDS, thin: bool = False) -> list[Setup]:
+    """The first figure with H up to 256; H is thinned too."""
     return [
         local(16, batch, local_steps, seed)
-        for local_steps in MAP_LOCAL_STEPS
-        for batch in POWERS
+        for local_steps in _axis(MAP_LOCAL_STEPS, thin)
+        for batch in _axis(POWERS, thin)
         for seed in range(seeds)
     ]
+
+
+def _axis(powers: tuple[int, ...], thin: bool) -> tuple[int, ...]:
+    return powers[::2] if thin else powers
 
 
 METHOD_BATCHES = (1, 4, 16, 64, 256, 1024)
@@ -50,11 +56,16 @@ HIERARCHIES = ((1, 4), (1, 16), (4, 4), (16, 4))
 ALPHAS = (8.0, 16.0, 32.0)
 
 
-def methods(seeds: int = SEEDS) -> list[Setup]:
+def method_batches(thin: bool = False) -> tuple[int, ...]:
+    """B of the other schedules."""
+    return _axis(METHOD_BATCHES, thin)
+
+
+def methods(seeds: int = SEEDS, thin: bool = False) -> list[Setup]:
     """Sixteen workers: post-local (H = 16 in the end), 4 x 4 hierarchical, the quadratic rule."""
     return [
         setup
-        for batch in METHOD_BATCHES
+        for batch in method_batches(thin)
         for seed in range(seeds)
         for setup in (
             *(switched(16, batch, 16, after, seed) for after in SWITCHES),

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from experiments.convex.designs import LOCAL_STEPS, POWERS
-from experiments.convex.tables import Table, cell, fastest, relative
+from experiments.convex.tables import (
+    Table,
+    batches,
+    cell,
+    fastest,
+    local_steps_of,
+    relative,
+    worker_counts,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,9 +30,9 @@ def time_figure(tables: Mapping[str, Table], path: Path) -> None:
     figure, panels = _panels(len(tables))
     for axes, (name, table) in zip(panels, tables.items(), strict=True):
         shown = relative(table)
-        for local_steps in LOCAL_STEPS:
-            lines = [shown[cell(16, batch, local_steps)] for batch in POWERS]
-            _line(axes, POWERS, np.stack(lines), local_steps)
+        for local_steps in local_steps_of(table):
+            line = {batch: shown[cell(16, batch, local_steps)] for batch in batches(table)}
+            _line(axes, line, local_steps)
         _axes(axes, "local mini-batch B", "time relative to the best", f"target {name}")
     panels[0].legend(fontsize=8)
     _save(figure, path)
@@ -36,29 +43,31 @@ def speedup_figure(tables: Mapping[str, Table], path: Path) -> None:
     figure, panels = _panels(len(tables))
     for axes, (name, table) in zip(panels, tables.items(), strict=True):
         base = table[cell(1, 16, 1)].mean()
-        for local_steps in LOCAL_STEPS:
-            lines = [base / table[cell(workers, 16, local_steps)] for workers in POWERS]
-            _line(axes, POWERS, np.stack(lines), local_steps)
+        for local_steps in local_steps_of(table):
+            line = {k: base / table[cell(k, 16, local_steps)] for k in worker_counts(table)}
+            _line(axes, line, local_steps)
         _axes(axes, "workers K", "speed-up over K = 1, H = 1", f"target {name}")
     panels[0].legend(fontsize=8)
     _save(figure, path)
 
 
-def map_figure(tables: Mapping[str, Table], local_steps: Sequence[int], path: Path) -> None:
+def map_figure(tables: Mapping[str, Table], path: Path) -> None:
     """Relative time over (B, H), a panel for each table; the best H of each B is dotted."""
     import matplotlib.pyplot as plt
 
     figure, panels = plt.subplots(1, len(tables), figsize=(4.6 * len(tables), 3.6), squeeze=False)
     for axes, (title, table) in zip(panels[0], tables.items(), strict=True):
         shown = {where: one.mean() for where, one in relative(table).items()}
-        grid = np.array([[shown[cell(16, b, h)] for b in POWERS] for h in local_steps])
+        columns, rows = batches(table), local_steps_of(table)
+        grid = np.array([[shown[cell(16, b, h)] for b in columns] for h in rows])
         image = axes.imshow(np.log2(grid), origin="lower", aspect="auto", cmap="viridis_r", vmax=5)
         axes.plot(grid.argmin(axis=0), "o", color="white", markeredgecolor="black", markersize=4)
         best = fastest(table)
-        row, column = local_steps.index(int(best.method[6:-1])), POWERS.index(best.batch)
-        axes.plot(column, row, "*", color="red", markersize=14, markeredgecolor="white")
-        axes.set_xticks(range(0, len(POWERS), 2), [str(b) for b in POWERS[::2]])
-        axes.set_yticks(range(len(local_steps)), [str(h) for h in local_steps])
+        star = columns.index(best.batch), rows.index(best.local_steps)
+        axes.plot(*star, "*", color="red", markersize=14, markeredgecolor="white")
+        every = 1 + len(columns) // 8
+        axes.set_xticks(range(0, len(columns), every), [str(b) for b in columns[::every]])
+        axes.set_yticks(range(len(rows)), [str(h) for h in rows])
         axes.set(xlabel="local mini-batch B", ylabel="local steps H", title=title)
         bar = figure.colorbar(image, ax=axes, ticks=range(6))
         bar.ax.set_yticklabels(["1", "2", "4", "8", "16", "≥ 32"])
@@ -101,12 +110,12 @@ def _panels(count: int, width: float = 5.2) -> tuple[Any, list[Axes]]:
     return figure, list(panels[0])
 
 
-def _line(axes: Axes, x: Sequence[int], y: np.ndarray, local_steps: int) -> None:
-    """Mean and range of y [len(x), s], coloured by H."""
+def _line(axes: Axes, by_x: Mapping[int, np.ndarray], local_steps: int) -> None:
+    """Mean and range over seeds, coloured by H."""
     import matplotlib
 
     colour = matplotlib.colormaps["viridis"](np.log2(local_steps) / 4.6)
-    _band(axes, dict(zip(x, y, strict=True)), f"H = {local_steps}", colour, "-")
+    _band(axes, by_x, f"H = {local_steps}", colour, "-")
 
 
 def _band(axes: Axes, by_x: Mapping[int, np.ndarray], label: str, colour: Any, style: str) -> None:

@@ -14,7 +14,17 @@ from collections.abc import Mapping, Sequence
 from experiments.convex import designs, figures, report
 from experiments.convex.command import Options, command
 from experiments.convex.study import find_all
-from experiments.convex.tables import Table, cell, fastest, markdown, relative, spread, times
+from experiments.convex.tables import (
+    Table,
+    batches,
+    cell,
+    fastest,
+    local_steps_of,
+    markdown,
+    relative,
+    spread,
+    times,
+)
 
 CHEAP, DEAR = 1.0, 1000.0
 
@@ -23,12 +33,12 @@ def run(options: Options) -> None:
     """Searches, then draws the maps and writes the page."""
     bench = options.bench()
     store = options.store()
-    found = find_all(bench, designs.time_map(options.seeds), store)
+    found = find_all(bench, designs.time_map(options.seeds, options.thin), store)
     true = list(bench.targets).index("true")
     prices = sorted({CHEAP, options.communication, DEAR})
     tables = {price: times(found, true, [price]) for price in prices}
     titles = {f"an agreement costs {factor:g}": table for factor, table in tables.items()}
-    figures.map_figure(titles, designs.MAP_LOCAL_STEPS, options.path("map", "png"))
+    figures.map_figure(titles, options.path("map", "png"))
     parts = [
         f"# Where each (H, B) wins, K = 16, {bench.name}",
         report.preamble(bench, found, _either(prices)),
@@ -38,7 +48,7 @@ def run(options: Options) -> None:
         _best_steps(tables),
     ]
     for factor, table in tables.items():
-        shown = report.grid(relative(table), [16], designs.POWERS, designs.MAP_LOCAL_STEPS)
+        shown = report.grid(relative(table))
         parts += [f"## Time relative to the fastest, an agreement costs {factor:g}", shown]
     parts += ["## What was run", report.effort(bench, found, store)]
     options.path("map", "md").write_text("\n\n".join(parts) + "\n")
@@ -65,14 +75,15 @@ def _winners(tables: Mapping[float, Table]) -> str:
 
 
 def _best_steps(tables: Mapping[float, Table]) -> str:
-    rows = []
-    for batch in designs.POWERS:
-        rows.append([str(batch), *(str(_best_h(table, batch)) for table in tables.values())])
+    rows = [
+        [str(batch), *(str(_best_h(table, batch)) for table in tables.values())]
+        for batch in batches(next(iter(tables.values())))
+    ]
     return markdown(["B", *(f"price {factor:g}" for factor in tables)], rows)
 
 
 def _best_h(table: Table, batch: int) -> int:
-    return min(designs.MAP_LOCAL_STEPS, key=lambda h: float(table[cell(16, batch, h)].mean()))
+    return min(local_steps_of(table), key=lambda h: float(table[cell(16, batch, h)].mean()))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,18 @@ from experiments.convex.search import Found
 from experiments.convex.setup import Setup
 from experiments.convex.store import Store
 from experiments.convex.study import COMMUNICATION, PAPER_MINIMUM, Bench, config
-from experiments.convex.tables import Cell, Table, cell, cell_of, markdown, size_of, spread
+from experiments.convex.tables import (
+    Cell,
+    Table,
+    batches,
+    cell,
+    cell_of,
+    local_steps_of,
+    markdown,
+    size_of,
+    spread,
+    worker_counts,
+)
 
 
 def heading(bench: Bench) -> str:
@@ -29,24 +40,19 @@ def claims(by_target: Mapping[str, Sequence[Claim]]) -> str:
     return markdown(header, rows)
 
 
-def grid(
-    table: Table,
-    workers: Sequence[int],
-    batches: Sequence[int],
-    steps: Sequence[int],
-    highest: bool = False,
-) -> str:
+def grid(table: Table, highest: bool = False) -> str:
     """A row for each B (or K), a column for each H; the lowest, or highest, of a row in bold."""
-    along_batch = len(batches) > 1
+    all_k, all_b, all_h = worker_counts(table), batches(table), local_steps_of(table)
+    along_batch = len(all_b) > 1
     rows = []
-    for a in batches if along_batch else workers:
-        where = [cell(workers[0], a, h) if along_batch else cell(a, batches[0], h) for h in steps]
+    for a in all_b if along_batch else all_k:
+        where = [cell(all_k[0], a, h) if along_batch else cell(a, all_b[0], h) for h in all_h]
         means = [table[one].mean() for one in where]
         shown = [spread(table[one], 1 if table[one].mean() > 99 else 2) for one in where]
         best = int(np.argmax(means) if highest else np.argmin(means))
         shown[best] = f"**{shown[best]}**"
         rows.append([str(a), *shown])
-    return markdown(["B" if along_batch else "K", *(f"H = {h}" for h in steps)], rows)
+    return markdown(["B" if along_batch else "K", *(f"H = {h}" for h in all_h)], rows)
 
 
 def rounds(found: Mapping[Setup, Found], target: int, cells: Sequence[Cell]) -> str:

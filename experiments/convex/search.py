@@ -93,7 +93,8 @@ def _around_leader(runs: Mapping[StepSize, Run], family: Family, target: int) ->
         near = range(-_NEIGHBOURS, _NEIGHBOURS + 1)
         return {StepSize(family, leader[0].exponent + offset) for offset in near}
     lowest = min(size.exponent for size in runs if size.family == family)
-    return {StepSize(family, i) for i in range(max(_LOWEST, lowest - 3), lowest)}
+    # All of them at once: a race takes as long as its longest run, whatever its columns.
+    return {StepSize(family, i) for i in range(_LOWEST, lowest)}
 
 
 def _leader(

@@ -29,6 +29,11 @@ class Cell:
     method: str
     """The schedules, such as `every(4)`."""
 
+    @property
+    def local_steps(self) -> int:
+        """H, of local SGD."""
+        return int(self.method.removeprefix("every(").removesuffix(")"))
+
 
 Table: TypeAlias = Mapping[Cell, Floats]
 """Times in gradients by cell, [s], in the order of the seeds."""
@@ -42,6 +47,21 @@ def cell(workers: int, batch: int, local_steps: int) -> Cell:
 def cell_of(setup: Setup) -> Cell:
     """Where a configuration of any seed belongs."""
     return Cell(setup.workers, setup.batch, setup.label)
+
+
+def batches(table: Table) -> list[int]:
+    """All B of a table, ascending."""
+    return sorted({where.batch for where in table})
+
+
+def worker_counts(table: Table) -> list[int]:
+    """All K of a table, ascending."""
+    return sorted({where.workers for where in table})
+
+
+def local_steps_of(table: Table) -> list[int]:
+    """All H of a table of local SGD, ascending."""
+    return sorted({where.local_steps for where in table})
 
 
 def times(

@@ -31,7 +31,7 @@ def run(options: Options) -> None:
     bench = options.bench()
     store = options.store()
     factors = (INNER, options.communication)
-    found = find_all(bench, _setups(options.seeds), store, factors)
+    found = find_all(bench, _setups(options.seeds, options.thin), store, factors)
     panels = _lines(found, list(bench.targets).index("true"), factors)
     flat = panels[FLAT]
     title = f"{bench.name}, K = 16, an agreement of all costs {factors[1]:g}, of a block {INNER:g}"
@@ -49,14 +49,14 @@ def run(options: Options) -> None:
     options.path("variants", "md").write_text("\n\n".join(parts) + "\n")
 
 
-def _setups(seeds: int) -> list[Setup]:
+def _setups(seeds: int, thin: bool) -> list[Setup]:
     flat = [
         local(16, batch, local_steps, seed)
-        for batch in designs.METHOD_BATCHES
+        for batch in designs.method_batches(thin)
         for local_steps in (1, 16)
         for seed in range(seeds)
     ]
-    return [*flat, *designs.methods(seeds)]
+    return [*flat, *designs.methods(seeds, thin)]
 
 
 def _lines(
@@ -86,12 +86,13 @@ def _name(setup: Setup) -> tuple[str, str]:
 
 
 def _table(panels: Mapping[str, Lines]) -> str:
+    axis = list(next(iter(panels[FLAT].values())))
     rows = [
-        [family, label, *(spread(by_batch[batch]) for batch in designs.METHOD_BATCHES)]
+        [family, label, *(spread(by_batch[batch]) for batch in axis)]
         for family, lines in panels.items()
         for label, by_batch in lines.items()
     ]
-    return markdown(["", "schedule", *(f"B = {batch}" for batch in designs.METHOD_BATCHES)], rows)
+    return markdown(["", "schedule", *(f"B = {batch}" for batch in axis)], rows)
 
 
 if __name__ == "__main__":

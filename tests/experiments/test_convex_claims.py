@@ -93,14 +93,14 @@ def test_speedup_claims() -> None:
 
 
 def test_pages_and_figures_are_made(tmp_path: Path) -> None:
-    table = speedup_table(dict.fromkeys(POWERS, 2.0))
-    table |= {cell(16, b, h): three(b + h, b + 2 * h) for b in POWERS for h in LOCAL_STEPS}
-    by_target = {"f* + 0.005": table, "the paper's f* + 0.005": table}
+    over_workers = speedup_table(dict.fromkeys(POWERS, 2.0))
+    over_batch = {cell(16, b, h): three(b + h, b + 2 * h) for b in POWERS for h in LOCAL_STEPS}
+    by_target = {"f* + 0.005": over_batch, "the paper's f* + 0.005": over_batch}
     figures.time_figure(by_target, tmp_path / "time.png")
-    figures.speedup_figure(by_target, tmp_path / "speedup.png")
-    figures.map_figure({"1": table, "25": table}, LOCAL_STEPS, tmp_path / "map.png")
+    figures.speedup_figure({"f* + 0.005": over_workers}, tmp_path / "speedup.png")
+    figures.map_figure({"1": over_batch, "25": over_batch}, tmp_path / "map.png")
     assert {path.name for path in tmp_path.glob("*.png")} == {"time.png", "speedup.png", "map.png"}
-    page = report.grid(table, [16], POWERS, LOCAL_STEPS)
+    page = report.grid(over_batch)
     assert page.count("\n") == 1 + len(POWERS)
     assert "**2.50 ± 0.71**" in page.splitlines()[2]
     text = report.claims({name: claims.of_time(one) for name, one in by_target.items()})
@@ -119,6 +119,9 @@ def test_designs_hold_what_the_paper_names() -> None:
     assert local(16, 16, 16, 2) in time_figure()
     assert local(16, 256, 1, 0) in time_figure()
     assert len(set(methods())) == len(methods())
+    named = {local(16, batch, h, 2) for batch, h in ((16, 16), (64, 1), (256, 1))}
+    assert named <= set(time_figure(thin=True)) < set(time_figure())
+    assert {setup.workers for setup in speedup_figure(thin=True)} == {1, 4, 16, 64, 256, 1024}
 
 
 @pytest.mark.parametrize(
