@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
+
+from localsgd.tasks.models import count_operations
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,7 @@ class Size:
 
     Args:
         parameters: scalars that are agreed on.
-        multiplications: multiply-adds of the forward pass of one sample, in convolutions and matrix
-            products.
+        multiplications: multiply-adds of the forward pass of one sample.
     """
 
     parameters: int
@@ -31,7 +31,7 @@ class Size:
 
     @property
     def ratio(self) -> float:
-        """Multiply-adds for each parameter. (The paper's ResNet-50 row alone has twice that.)"""
+        """Multiply-adds for each parameter."""
         return self.multiplications / self.parameters
 
 
@@ -42,10 +42,7 @@ def size_of(model: nn.Module, input_shape: Sequence[int]) -> Size:
         model: in any mode, on any device; it is left as it is.
         input_shape: of one sample, such as (3, 32, 32).
     """
-    hollow = copy.deepcopy(model).to("meta").eval()
+    hollow = copy.deepcopy(model).to("meta")
     sample = torch.empty(1, *input_shape, device="meta")
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        hollow(sample)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    # The counter has two operations for each multiply-add.
-    return Size(parameters, counter.get_total_flops() // 2)
+    return Size(parameters, count_operations(hollow, sample))

@@ -8,36 +8,52 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import nn
 
+from localsgd.tasks.models.densenet import DenseNet
+from localsgd.tasks.models.imagenet_resnet import STAGES, WIDTH, ImageNetResNet
 from localsgd.tasks.models.resnet import ResNet
+from localsgd.tasks.models.wide_resnet import WideResNet
 from localsgd.traffic import published
 from localsgd.traffic.allreduce import ALGORITHMS, Link
 from localsgd.traffic.cost import Cluster, printed, seconds
 from localsgd.traffic.counts import agreements
 from localsgd.traffic.published import Network
-from localsgd.traffic.scaling import size_of
+from localsgd.traffic.scaling import Size, size_of
 from localsgd.traffic.speedup import Clock, of_local_steps, of_run, price_from
 
 FITTED = (1, 2, 4, 8, 16, 32)
 """The H that T(H) is fitted to: for larger H times rise again, for which the paper has no model."""
 
-# Networks of the paper that the package has, by their row in its table.
-_OWN: dict[Network, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+# How to build the paper's networks, and the shape of a sample.
+NETWORKS: dict[Network, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     Network("ResNet-20", "CIFAR-10"): (lambda: ResNet(20, 3, 10), (3, 32, 32)),
     Network("ResNet-20", "CIFAR-100"): (lambda: ResNet(20, 3, 100), (3, 32, 32)),
+    Network("ResNet-50", "ImageNet-1k"): (
+        lambda: ImageNetResNet(STAGES[50], 3, 1000, WIDTH),
+        (3, 224, 224),
+    ),
+    Network("DenseNet-40-12", "CIFAR-10"): (lambda: DenseNet(40, 12, 3, 10), (3, 32, 32)),
+    Network("DenseNet-40-12", "CIFAR-100"): (lambda: DenseNet(40, 12, 3, 100), (3, 32, 32)),
+    Network("WRN-28-10", "CIFAR-10"): (lambda: WideResNet(28, 10, 3, 10), (3, 32, 32)),
+    Network("WRN-28-10", "CIFAR-100"): (lambda: WideResNet(28, 10, 3, 100), (3, 32, 32)),
 }
+
+
+def counted(network: Network) -> Size:
+    """A network of the paper, counted in the package's own model."""
+    build, shape = NETWORKS[network]
+    with torch.device("meta"):  # Its shapes are enough.
+        return size_of(build(), shape)
 
 
 def scaling() -> str:
     """Parameters, operations and their ratio, the paper's and ours."""
     rows = []
     for network, (millions, billions, ratio) in published.SCALING.items():
-        own = ["not in the package", "", ""]
-        if network in _OWN:
-            build, shape = _OWN[network]
-            size = size_of(build(), shape)
-            own = [f"{size.parameters:,}", f"{size.multiplications:,}", f"{size.ratio:.2f}"]
+        size = counted(network)
+        own = [f"{size.parameters:,}", f"{size.multiplications:,}", f"{size.ratio:.2f}"]
         rows.append([*network, f"{millions:.2f} M", f"{billions:g} G", f"{ratio:.2f}", *own])
     header = ["model", "data", "parameters", "operations", "ratio"]
     return _table([*header, "parameters, counted", "multiply-adds, counted", "ratio"], rows)
