@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import matplotlib
 import numpy as np
 import pytest
 
-from experiments.convex import claims, figures, report
-from experiments.convex.command import Options
+from experiments import convex_time
+from experiments.convex import claims, figures, report, study
+from experiments.convex.command import Options, command
 from experiments.convex.designs import LOCAL_STEPS, POWERS, methods, speedup_figure, time_figure
 from experiments.convex.race import Reached
 from experiments.convex.search import Best, Found
@@ -135,3 +137,20 @@ def test_designs_hold_what_the_paper_names() -> None:
 def test_options_that_make_no_sense(wrong: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         Options(**wrong)
+
+
+def test_a_command_ends_with_one_line_for_a_target_below_the_minimum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tiny").write_text("+1 1:1\n-1 1:1 2:1\n-1 2:1\n+1 2:0.5\n")
+    monkeypatch.setattr(study, "_cache", lambda: tmp_path)
+    arguments = ["--data", "tiny", "--data-dir", str(tmp_path), "--out", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", ["convex_time", *arguments, "--epsilon", "-0.001"])
+    with pytest.raises(SystemExit) as ended:
+        command(convex_time.run)
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "is not above the minimum f* = 0." in told
+    assert "give f* + epsilon with epsilon > 0" in told
+    assert not (tmp_path / "out").exists()
