@@ -1,4 +1,4 @@
-"""The command line: `localsgd run`, `compare`, `resume`, `show`, `tasks`."""
+"""The command line: `localsgd run`, `compare`, `resume`, `show`, `landscape`, `tasks`."""
 
 from localsgd.cli.main import main
 

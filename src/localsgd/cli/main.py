@@ -16,6 +16,7 @@ import tyro
 from localsgd.cli.options import (
     Command,
     CompareCommand,
+    LandscapeCommand,
     ResumeCommand,
     RunCommand,
     ShowCommand,
@@ -121,6 +122,10 @@ def _call(command: Command) -> int:
         if isinstance(command, CompareCommand):
             return training.compare(command)
         return training.resume(command)
+    if isinstance(command, LandscapeCommand):
+        from localsgd.cli import landscape
+
+        return landscape.landscape(command)
     from localsgd.cli import showing
 
     if isinstance(command, ShowCommand):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 from tyro.conf import Positional, arg
@@ -106,6 +106,67 @@ class ShowCommand:
     """Draw a picture into this PNG, SVG or PDF file too."""
 
 
+Shape = Literal[
+    "eigenvalues", "trace", "density", "sharpness", "curves", "surface", "noise", "line", "plane",
+    "watched",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LandscapeCommand:
+    """Measure how flat the loss is around the models of runs that have ended, and between them.
+
+    Curvature, sharpness and lines between models, as in section 5.1 of the paper. Records go into
+    landscape.jsonl beside the figures: into the folder landscape of the run, or beside several.
+    """
+
+    folders: Positional[tuple[Path, ...]]
+    """Folders of runs of one task and network."""
+    what: tuple[Shape, ...] = ("eigenvalues", "trace", "density", "curves", "line", "watched")
+    """What is measured. A line goes through every two runs, a plane through every three; watched is
+    what `localsgd run --watch` kept."""
+    data: tuple[Literal["train", "test"], ...] = ("train", "test")
+    """On which samples."""
+    samples: int = 2000
+    """At most so many of each, drawn by the seed; 0 for all."""
+    top: int = 10
+    """The largest eigenvalues: how many."""
+    bottom: int = 0
+    """The smallest ones: how many."""
+    curvature: Literal["hessian", "gauss-newton", "fisher"] = "hessian"
+    """Of which matrix."""
+    method: Literal["lanczos", "power"] = "lanczos"
+    """How; power iteration is the paper's, and takes many times as long."""
+    directions: int = 10
+    """Random directions, scaled filter by filter, that all models share."""
+    points: int = 21
+    """Of a curve, a line, a side of a surface or plane."""
+    statistics: Literal["kept", "estimated"] = "kept"
+    """Of batch norm: the models' own (between models: interpolated), or measured on the training
+    samples, at every point of a line."""
+    batch: int = 500
+    """Samples of a batch; it changes no result."""
+    out: Path | None = None
+    """Where records and figures go."""
+    data_dir: Path | None = None
+    """Where the data lies."""
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+    seed: int = 0
+    """Of directions, start vectors and the choice of samples."""
+    quiet: bool = False
+    """Print nothing but errors."""
+
+    def check(self) -> None:
+        """Refuses numbers that cannot be."""
+        limits = {"samples": 0, "top": 0, "bottom": 0, "directions": 1, "points": 2, "batch": 1}
+        for name, least in limits.items():
+            if getattr(self, name) < least:
+                raise UserError(f"--{name} {getattr(self, name)} cannot be; give {least} or more")
+        if not self.what or not self.data:
+            raise UserError("nothing is to be measured; name something by --what and --data")
+
+
 @dataclass(frozen=True)
 class TasksCommand:
     """List tasks, models and methods."""
@@ -119,6 +180,7 @@ Command = (
     | Annotated[CompareCommand, tyro.conf.subcommand("compare")]
     | Annotated[ResumeCommand, tyro.conf.subcommand("resume")]
     | Annotated[ShowCommand, tyro.conf.subcommand("show")]
+    | Annotated[LandscapeCommand, tyro.conf.subcommand("landscape")]
     | Annotated[TasksCommand, tyro.conf.subcommand("tasks")]
 )
 

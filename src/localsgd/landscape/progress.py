@@ -14,6 +14,11 @@ def silent(what: str, done: int, total: int) -> None:
     """Say nothing (the default)."""
 
 
+def labelled(progress: Progress, label: str) -> Progress:
+    """The same progress, which says of what it is."""
+    return lambda what, done, total: progress(f"{label}: {what}", done, total)
+
+
 def on_stderr(every_seconds: float = 5.0, stream: TextIO | None = None) -> Progress:
     """A progress that prints a line at most every so many seconds, and at the end of each part."""
     last = -float("inf")

@@ -29,7 +29,7 @@ from localsgd.landscape.objective import Loss, Objective
 from localsgd.landscape.operator import Operator
 from localsgd.landscape.plane import plane
 from localsgd.landscape.power import power_iteration
-from localsgd.landscape.progress import Progress, silent
+from localsgd.landscape.progress import Progress, labelled, silent
 from localsgd.landscape.records import write_records
 from localsgd.landscape.sharpness import sharpness
 from localsgd.landscape.statistics import Statistics, estimated, kept
@@ -91,10 +91,11 @@ def evaluate(
             model, loss, pairs, parameters=parameters, statistics=statistics, group=group
         )
         about = {"model": name, "data": data_name, "statistics": statistics.kind}
+        told = labelled(progress, f"{name}, {data_name}")
         score = objective.score()
         records.append({"kind": "score", **vars(score), **about})
-        records += _curvature(objective, plan, about, progress)
-        records += _shape(objective, plan, about, progress)
+        records += _curvature(objective, plan, about, told)
+        records += _shape(objective, plan, about, told)
     return records
 
 

@@ -55,8 +55,12 @@ def interpolation(records: list[Record]) -> Figure:
 
 
 def noise(records: list[Record]) -> Figure:
-    """Noise of a worker's step and of the averaged one along training, and their ratio."""
+    """Noise of a worker's step and of the averaged one along training, and their ratio.
+
+    What was measured on other than training data is left out: no step is taken on it.
+    """
     figure, (traces, ratios) = panels(2)
+    records = [r for r in records if r.get("data") in (None, "train")] or records
     models = place_of(record.get("model") for record in records)
     for model, index in models.items():
         rows = sorted((r for r in records if r.get("model") == model), key=_when)
