@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from functools import cache
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from localsgd import tasks
 from localsgd.errors import UserError
+from localsgd.metric import metric_of
+from localsgd.tasks import imagenet, wikitext
 from localsgd.tasks.augment import crop_and_flip
 from localsgd.tasks.images import Images, ImageTask
-from localsgd.tasks.task import Card, Defaults, Task
+from localsgd.tasks.task import Card, Defaults, Task, as_read
+from localsgd.tasks.text import TextTask
 
 
 def from_disk(name: str) -> Callable[[], Task]:
@@ -24,6 +32,17 @@ def from_disk(name: str) -> Callable[[], Task]:
     def make() -> Task:
         if "LOCALSGD_DATA" not in os.environ:
             pytest.skip("LOCALSGD_DATA is not set")
+        return tasks.load(name)
+
+    return make
+
+
+def large(name: str) -> Callable[[], Task]:
+    """Data that few have: `made-up-folder` stands for it."""
+
+    def make() -> Task:
+        if imagenet.find(None) is None:
+            pytest.skip("no images in ImageNet's layout are where LOCALSGD_DATA says")
         return tasks.load(name)
 
     return make
@@ -59,12 +78,52 @@ def made_up() -> Task:
     )
 
 
+def made_up_text() -> Task:
+    """Forty words at random, six thousand times; every word is in both texts."""
+    chance = torch.Generator().manual_seed(0)
+    texts = [torch.randint(40, (tokens,), generator=chance) for tokens in (6000, 2000)]
+    card = replace(wikitext.CARD, classes=40, train_size=199, test_size=66)
+    card = replace(card, name="made-up-text", default_model="lstm-1x8")
+    return TextTask(card=card, train=texts[0], test=texts[1])
+
+
+def made_up_folder() -> Task:
+    """Sixty random images in JPEGs, twenty to test, read by Pillow."""
+    image = pytest.importorskip("PIL.Image")
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    chance = np.random.RandomState(0)
+    for part, count in (("train", 60), ("val", 20)):
+        for number in range(count):
+            path = folder / part / f"class{number % 4}" / f"{number}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pixels = chance.randint(0, 256, (24, 20, 3)).astype(np.uint8)
+            image.fromarray(pixels).save(path)
+
+    def decode(path: Path) -> Tensor:
+        with image.open(path) as opened:
+            return torch.from_numpy(np.array(opened)).permute(2, 0, 1)
+
+    card = replace(
+        imagenet.CARD,
+        name="made-up-folder",
+        input_shape=(3, 14, 14),
+        default_model="small-cnn-4",
+    )
+    return imagenet.folder_task(folder, card, decode)
+
+
 TASKS: dict[str, Callable[[], Task]] = {
     "made-up": made_up,
+    "made-up-text": made_up_text,
+    "made-up-folder": made_up_folder,
     "digits": lambda: tasks.load("digits"),
     "fashion-mnist": from_disk("fashion-mnist"),
     "cifar10": from_disk("cifar10"),
     "cifar100": from_disk("cifar100"),
+    "wikitext-2": from_disk("wikitext-2"),
+    "imagenet": large("imagenet"),
+    "imagenet-per-pixel": large("imagenet-per-pixel"),
 }
 
 
@@ -97,7 +156,7 @@ def test_batches_have_the_shapes_of_the_card(task: Task) -> None:
     for batch in (task.train_batch(INDICES, None), task.test_batch(INDICES)):
         inputs, targets = batch
         assert inputs.shape == (5, *task.input_shape)
-        assert inputs.dtype == torch.float32
+        assert inputs.dtype == (torch.int64 if task.card.sequential else torch.float32)
         assert inputs.isfinite().all()
         assert len(targets) == 5
         assert targets.dtype == torch.int64
@@ -121,7 +180,36 @@ def test_targets_cover_the_classes(task: Task) -> None:
         found = set()
         for indices in torch.arange(size).split(1000):
             found |= set(batch(indices)[1].flatten().tolist())
-        assert found == set(range(task.classes))
+        everything = set(range(task.classes))
+        assert found <= everything if task.card.sequential else found == everything
+
+
+def test_labels_are_the_targets_of_training(task: Task) -> None:
+    if task.labels is None:
+        assert task.card.sequential
+    else:
+        assert task.labels.shape == (task.train_size,)
+        assert torch.equal(task.train_batch(INDICES, None)[1].cpu(), task.labels[INDICES].cpu())
+
+
+def test_the_pieces_of_the_test_set_make_up_the_whole(task: Task) -> None:
+    if task.test_size > 2000:
+        pytest.skip("takes long")
+    model = tasks.models.build(task.default_model, task, 0).double().eval()
+    pieces = torch.arange(task.pieces)
+    whole = task.judge(model, pieces)
+    targets = sum(
+        task.test_batch(some)[1].numel() for some in torch.arange(task.test_size).split(9)
+    )
+    assert whole.dtype == torch.float64
+    assert whole[2] == targets
+    assert 0 <= whole[1] <= targets
+    parts = torch.stack([task.judge(model, some) for some in pieces.tensor_split(3)]).sum(0)
+    torch.testing.assert_close(parts, whole, rtol=1e-12, atol=0)
+
+
+def test_the_metric_of_a_record(task: Task) -> None:
+    assert metric_of({task.card.metric.key: 1.0}) is task.card.metric
 
 
 def test_a_batch_is_its_samples_in_order(task: Task) -> None:
@@ -169,7 +257,7 @@ def outputs(task: Task) -> tuple[Tensor, Tensor]:
     """Of the default model, in double precision, with targets."""
     model = tasks.models.build(task.default_model, task, 0).double().eval()
     inputs, targets = task.test_batch(INDICES)
-    return model(inputs.double()), targets
+    return model(as_read(inputs, model)), targets
 
 
 def test_the_default_model_learns_from_the_loss(task: Task) -> None:

@@ -150,3 +150,19 @@ def web() -> Iterator[Web]:
 @pytest.fixture
 def answer() -> type[Answer]:
     return Answer
+
+
+@pytest.fixture
+def image_folder(tmp_path: Path) -> Path:
+    """ImageNet's layout with 3 classes: 8 training images of each, and 4 to test."""
+    image = pytest.importorskip("PIL.Image")
+    folder = tmp_path / "data" / "imagenet"
+    chance = np.random.RandomState(0)
+    for part, count in (("train", 8), ("val", 4)):
+        for name in ("n01", "n02", "n03"):
+            (folder / part / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = chance.randint(0, 256, (20 + number, 30, 3)).astype(np.uint8)
+                path = folder / part / name / f"{name}_{number}.JPEG"
+                image.fromarray(pixels).save(path, "JPEG", quality=95)
+    return folder

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from localsgd.collective import InProcess
-from localsgd.workers.buffers import mean_buffers
+from localsgd.workers.buffers import mean_buffers, put_buffers
 
 
 def test_the_variance_has_a_term_between_workers() -> None:
@@ -77,3 +77,15 @@ def test_a_model_without_buffers_sends_nothing() -> None:
         members = 2
 
     assert mean_buffers([nn.Linear(2, 2)], Silent()) == {}  # type: ignore[arg-type]
+
+
+def test_what_is_no_part_of_the_state_dict_stays_a_workers_own() -> None:
+    models: list[Any] = [nn.Sequential(nn.BatchNorm1d(1)) for _ in range(2)]
+    for number, model in enumerate(models):
+        model[0].register_buffer("carried", torch.full((number + 1,), 3.0), persistent=False)
+        model[0].running_mean.fill_(number)
+    found = mean_buffers(models, InProcess(2))  # shapes may even differ
+    assert list(found) == ["0.running_mean", "0.running_var", "0.num_batches_tracked"]
+    put_buffers(models[1], found)
+    assert models[1][0].running_mean.item() == 0.5
+    assert models[1][0].carried.tolist() == [3.0, 3.0]

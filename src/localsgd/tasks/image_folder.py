@@ -107,6 +107,10 @@ class ImageFolderTask(Task):
     device: torch.device | str = "cpu"
 
     @property
+    def labels(self) -> Tensor:
+        return self.train.labels
+
+    @property
     def side(self) -> int:
         """S."""
         return self.input_shape[-1]
@@ -162,7 +166,7 @@ def torchvision_decode() -> Decode:
     """Decodes by torchvision, in RGB.
 
     Raises:
-        UserError: it is not installed.
+        UserError: it is not installed, or made for another version of torch.
     """
     try:
         from torchvision.io import ImageReadMode, decode_jpeg, read_file
@@ -170,6 +174,11 @@ def torchvision_decode() -> Decode:
         raise UserError(
             "images in files need torchvision, which is not installed: "
             "pip install 'localsgd[imagenet]', or choose another task"
+        ) from None
+    except RuntimeError as error:  # how it ends where its operators cannot be loaded
+        raise UserError(
+            f"torchvision cannot be used ({str(error).splitlines()[0]}); install the version that "
+            f"belongs to torch {torch.__version__}"
         ) from None
 
     def decode(path: Path) -> Tensor:

@@ -101,18 +101,16 @@ def text_task(folder: Path) -> TextTask:
     train = _numbered(_read(folder / TRAIN), words)
     known = len(words)
     test = _numbered(_read(folder / VALID), words)
-    if len(words) > known:
-        test = _without_new(test, words, known, folder)
-    for name, text in ((TRAIN, train), (VALID, test)):
-        if count_segments(len(text), LENGTH) < 1:
+    sizes = [count_segments(len(text), LENGTH) for text in (train, test)]
+    for name, text, size in zip((TRAIN, VALID), (train, test), sizes, strict=True):
+        if size < 1:
             raise UserError(
                 f"{folder / name} has {len(text)} tokens, ends of lines included; "
                 f"a segment needs {LENGTH + 1}"
             )
-    sizes = (count_segments(len(text), LENGTH) for text in (train, test))
-    card = replace(
-        CARD, classes=known, **dict(zip(("train_size", "test_size"), sizes, strict=True))
-    )
+    if len(words) > known:
+        test = _without_new(test, words, known, folder)
+    card = replace(CARD, classes=known, train_size=sizes[0], test_size=sizes[1])
     return TextTask(card=card, train=train, test=test)
 
 

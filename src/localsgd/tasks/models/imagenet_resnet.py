@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from localsgd.errors import UserError
 from localsgd.tasks.task import Task
 
-NAMES = ("imagenet-resnet50", "imagenet-resnet50-16", "imagenet-resnet101")
+NAMES = ("imagenet-resnet50", "imagenet-resnet50-16")
 WIDTH = 64
 EXPANSION = 4
 STAGES = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
