@@ -72,5 +72,7 @@ class Clock:
             raise UserError(f"times of {len(measured)} H give no line; give two or more")
         steps = np.array(list(measured), dtype=np.float64)
         design = np.stack([np.ones_like(steps), 1 / steps], axis=1)
-        (compute, agreeing), *_ = np.linalg.lstsq(design, np.array(list(measured.values())))
+        (compute, agreeing), *_ = np.linalg.lstsq(
+            design, np.array(list(measured.values())), rcond=None
+        )
         return Clock(float(compute), float(agreeing))
