@@ -2,62 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from localsgd.choices import BY_TENSOR, OPTIMIZERS, mean_of, outer_of, reducer_of, transforms_of
 from localsgd.collective import Ledger
-from localsgd.collective.metered import Waiting
+from localsgd.collective.metered import Metered, Waiting
 from localsgd.errors import UserError
-from localsgd.reduce import (
-    BFloat16,
-    CompressedMean,
-    Compressor,
-    ExactMean,
-    Int8,
-    MajorityVote,
-    OrderedMean,
-    PowerSgd,
-    Reducer,
-    Sign,
-    TopK,
-)
+from localsgd.growth import growing
+from localsgd.level import Agreeing
 from localsgd.run import Plan, Run
 from localsgd.schedule import Position, Progress
+from localsgd.signals import Signal, Signals
 from localsgd.tasks import models
 from localsgd.tasks.task import Task, as_read
 from localsgd.topology import AnyLevel, Placement, build_levels, row_multiple
-from localsgd.train import train
+from localsgd.train import Steps, train
 from localsgd.workers.hosted import Inner, Workers
-from localsgd.workers.layout import Layout
+from localsgd.workers.inner_state import InnerStates, rules_of
 from localsgd.workers.order import Order, generator_for, seed_for
+from localsgd.workers.pace import Pace, slowed, weights_of
+from localsgd.workers.partition import Partition
 from localsgd.workers.streams import Streams
-
-# Fused: a row is stepped as one vector, and everything else makes temporaries of its length.
-OPTIMIZERS: dict[str, Callable[[Run], Callable[..., torch.optim.Optimizer]]] = {
-    "sgd": lambda run: partial(
-        torch.optim.SGD,
-        lr=1.0,
-        momentum=run.momentum,
-        nesterov=run.nesterov and run.momentum > 0,
-        fused=True,
-    ),
-    "adam": lambda run: partial(torch.optim.Adam, fused=True),
-    "adamw": lambda run: partial(torch.optim.AdamW, fused=True),
-}
-
-COMPRESSORS: dict[str, Callable[[Run], Compressor]] = {
-    "sign": lambda run: Sign(),
-    "ef-sign": lambda run: Sign(),
-    "int8": lambda run: Int8(),
-    "top-k": lambda run: TopK(run.top_k_share),
-    "bfloat16": lambda run: BFloat16(),
-}
 
 
 def pick_device(name: str, local_rank: int = 0) -> torch.device:
@@ -89,6 +62,8 @@ class Assembly:
         order: which samples whom.
         ledger: what crossed each level.
         position: where in its rounds the run is.
+        signals: what schedules see beyond the step.
+        inner_states: what becomes of the inner optimizers' state at outermost agreements on models.
     """
 
     run: Run
@@ -101,6 +76,11 @@ class Assembly:
     order: Order | Streams
     ledger: Ledger
     position: Position
+    signals: Signals
+    inner_states: InnerStates
+    model_agreements: int = 0
+    _since: float | None = None
+    seconds: float = 0.0
 
     @property
     def epoch(self) -> float:
@@ -116,10 +96,10 @@ class Assembly:
         ]
 
     def progress(self) -> Progress:
-        """What schedules see: the same on every process, as it follows from the step."""
+        """What schedules see: it follows from the step or is agreed on, so all see the same."""
         step, rate = self.workers.step, self.plan.learning_rate
-        return Progress(
-            step=step,
+        return replace(
+            self.signals.progress(step),
             epoch=self.epoch,
             share=step / self.plan.steps,
             learning_rate=rate(step),
@@ -128,17 +108,52 @@ class Assembly:
 
     def advance(self, after_step: Callable[[], None] = lambda: None) -> None:
         """Trains from where the run is to its end."""
+        workers: Steps = self.workers
+        levels: Sequence[Agreeing] = self.levels
+        gradients: Sequence[Agreeing] = self.gradients
+        if self.plan.method.grows_batch:
+            workers, levels = growing(self.workers, self.gradients)
+            gradients = ()
+        self._since = time.perf_counter()
         train(
-            self.workers,
-            self.levels,
+            workers,
+            levels,
             self.plan.schedules,
             self.plan.learning_rate,
             steps=self.plan.steps,
             position=self.position,
             progress=self.progress,
-            gradients=self.gradients,
+            gradients=gradients,
+            agreed=self._agreed,
             after_step=after_step,
         )
+
+    def _agreed(self, depth: int, shared: int) -> None:
+        """After an agreement: inner states and signals follow those of the outermost level."""
+        count = len(self.levels)
+        if depth < count:
+            return
+        if shared < count:
+            self.model_agreements += 1
+            self.inner_states.agree(self.model_agreements)
+        if self.signals.needed:
+            self.signals.exchange(self._own_signals())
+
+    def _own_signals(self) -> list[Signal]:
+        now = time.perf_counter()
+        self.seconds += now - (self._since or now)
+        self._since = now
+        sums, counts = self.workers.take_told()
+        return [
+            Signal(
+                learning_rate=self.plan.learning_rate(max(0, self.workers.step - 1)),
+                waited_seconds=self.ledger.seconds,
+                seconds=self.seconds,
+                loss=loss,
+                losses=losses,
+            )
+            for loss, losses in zip(sums.tolist(), counts, strict=True)
+        ]
 
     def autocast(self) -> AbstractContextManager[object]:
         if self.run.precision != "bfloat16":
@@ -158,13 +173,15 @@ def assemble(
     `waiting` makes a context for the time in which this process waits for others to agree.
     """
     plan = Plan(run, task.train_size)
+    position = Position.start(plan.topology.levels)
     model = _model(run, task, device)
-    dealt = Streams if task.card.sequential else Order
-    order = dealt(plan.samples, plan.topology.workers, run.batch or 0, run.seed)
+    order = _order(run, plan, task)
+    pace = _pace(run, order)
     inner = Inner(
-        OPTIMIZERS[run.optimizer](run),
+        OPTIMIZERS[run.optimizer or "sgd"](run),
         weight_decay=run.weight_decay or 0.0,
         no_decay=models.no_decay(model),
+        elementwise=run.optimizer not in BY_TENSOR,
     )
     workers = Workers(
         model,
@@ -172,36 +189,105 @@ def assemble(
         inner,
         placement.workers,
         row_multiple(plan.topology.workers),
+        transforms_of(run),
+        _active(pace, position),
     )
     count = plan.topology.levels
     ledger = Ledger.of(count)
-    reducers = [*(_mean(run) for _ in range(count - 1)), _reducer(run, workers.layout)]
-    build = partial(build_levels, placement, reducers=reducers, ledger=ledger, waiting=waiting)
-    levels = build(workers.params)
-    on_gradients = run.agree_on != "models" and run.compression == "none"
-    gradients = build(workers.grads) if on_gradients else []
-    position = Position.start(count)
-    return Assembly(run, plan, task, placement, workers, levels, gradients, order, ledger, position)
-
-
-def _mean(run: Run) -> Reducer:
-    return OrderedMean() if run.reduction == "ordered" else ExactMean()
-
-
-def _reducer(run: Run, layout: Layout) -> Reducer:
-    """Of the outermost level, whose links are the slowest."""
-    if run.compression == "none":
-        return _mean(run)
-    if run.compression == "majority":
-        return MajorityVote(layout=layout)
-    if run.compression == "power-sgd":
-        return PowerSgd(layout, run.power_sgd_rank, mean=_mean(run), seed=run.seed)
-    return CompressedMean(
-        COMPRESSORS[run.compression](run),
-        feedback=run.compression != "sign",
-        way=run.compression_way,
-        layout=layout,
+    build = partial(build_levels, placement, ledger=ledger, waiting=waiting)
+    means = [mean_of(run) for _ in range(count)]
+    gradients = build(workers.grads, reducers=means) if _averages_gradients(run, plan) else []
+    levels = build(
+        workers.params,
+        reducers=[*means[:-1], reducer_of(run, workers.layout)],
+        outers=[None] * (count - 1) + [outer_of(run)],
+        delay=plan.delay,
+        weigh=_weigh(run, order, pace, position, placement, workers) if plan.weighs else None,
     )
+    world = Metered(placement.world, ledger.levels[-1], waiting)
+    return Assembly(
+        run,
+        plan,
+        task,
+        placement,
+        workers,
+        levels,
+        gradients,
+        order,
+        ledger,
+        position,
+        Signals(plan.schedules, world, device, known=("learning_rate",)),
+        InnerStates(workers.optimizers, rules_of(run.inner_state or ""), world, mean_of(run)),
+    )
+
+
+def _averages_gradients(run: Run, plan: Plan) -> bool:
+    return run.agree_on != "models" and plan.exact
+
+
+def _order(run: Run, plan: Plan, task: Task) -> Order | Streams:
+    partition, workers, batch = (
+        Partition.parse(run.partition),
+        plan.topology.workers,
+        run.batch or 0,
+    )
+    if task.card.sequential:
+        if partition.owned:
+            raise UserError(f"the task {task.name} is read as streams; use partition reshuffled")
+        return Streams(plan.samples, workers, batch, run.seed)
+    parts: tuple[Tensor, ...] = ()
+    if partition.owned:
+        labels = task.labels
+        if labels is None:
+            raise UserError(f"the task {task.name} has no labels; use partition reshuffled")
+        parts = partition.parts(labels, workers, run.seed)
+    return Order(plan.samples, workers, batch, run.seed, parts)
+
+
+def _pace(run: Run, order: Order | Streams) -> Pace | None:
+    """How many steps each worker takes in a round, where they differ."""
+    if run.slowdown:
+        return slowed(run.slowdown)
+    if run.exhausted == "leave" and isinstance(order, Order):
+        sizes = [len(own) for own in order.parts]
+        return Pace(tuple(size / max(sizes) for size in sizes))
+    return None
+
+
+def _active(pace: Pace | None, position: Position) -> Callable[[int], bool]:
+    if pace is None:
+        return lambda worker: True
+
+    def active(worker: int) -> bool:
+        length = position.lengths[0]
+        return pace.active(worker, length - position.left[0], length)
+
+    return active
+
+
+def _weigh(
+    run: Run,
+    order: Order | Streams,
+    pace: Pace | None,
+    position: Position,
+    placement: Placement,
+    workers: Workers,
+) -> Callable[[], Tensor]:
+    """What the updates of the workers hosted here weigh at an agreement, `[1, w]`."""
+    count = placement.topology.workers
+    parts = order.parts if isinstance(order, Order) else ()
+    samples = torch.tensor([len(own) for own in parts] or [1] * count)
+
+    def weigh() -> Tensor:
+        done = max(1, position.lengths[0] - position.left[0])  # a round may be cut short
+        steps = [done] * count
+        if pace is not None:
+            steps = [min(done, taken) for taken in pace.steps(position.lengths[0])]
+        weights = weights_of(run.weighting, samples, steps, workers.params.dtype)
+        hosted = placement.workers
+        return weights[hosted.start : hosted.stop].unsqueeze(0).to(workers.params.device)
+
+    return weigh
 
 
 def _model(run: Run, task: Task, device: torch.device) -> nn.Module:

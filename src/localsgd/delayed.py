@@ -130,7 +130,10 @@ class Fragmented:
             if self.delay.agreements:
                 self._travelling[..., start:stop] = self.members[..., start:stop]
             level.agree()
-            self.members[..., start:stop] = level.anchor.unsqueeze(1)
+            if self.delay.agreements:
+                self.members[..., start:stop] = level.anchor.unsqueeze(1)
+            else:
+                level.share()
         self.unsettled = False
 
     def _apply(self, index: int) -> None:

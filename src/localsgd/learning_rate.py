@@ -1,13 +1,25 @@
-"""The learning rate of the paper's runs: scaled linearly, warmed up, decayed by steps.
+"""The learning rate of a run: scaled, warmed up, and lowered by steps, by a cosine or in cycles.
 
-With K workers of batch B, and γ the rate of one worker at batch B_0, the peak is γ K B / B_0 (Goyal
-et al. 2017). It is reached from γ over the first steps, raised at every one of them, and divided at
-set shares of the run (Lin et al. 2020, A.3, A.4.1).
+With K workers of batch B, and γ the rate of one worker at batch B_0, the peak of the paper's runs
+is γ K B / B_0 (Goyal et al. 2017). It is reached from γ over the first steps, raised at every one
+of them, and divided at set shares of the run (Lin et al. 2020, A.3, A.4.1).
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
+
+SCALINGS: dict[str, Callable[[float, float], float]] = {
+    "linear": lambda globally, locally: globally,
+    "sqrt": lambda globally, locally: math.sqrt(globally),
+    "local": lambda globally, locally: locally,
+    "local-sqrt": lambda globally, locally: math.sqrt(locally),
+    "none": lambda globally, locally: 1.0,
+}
+"""What the rate is multiplied by, from K B / B_0 and B / B_0."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +42,54 @@ class StepDecay:
 
     def __call__(self, step: int) -> float:
         if step < self.warmup_steps:
-            return self.start + (self.peak - self.start) * step / self.warmup_steps
+            return _rising(self.start, self.peak, step, self.warmup_steps)
         return self.peak * self.factor ** sum(step >= decay for decay in self.decays)
 
     def decayed(self, step: int) -> bool:
         """Whether the first decay has passed."""
         return bool(self.decays) and step >= self.decays[0]
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """γ = floor + (peak - floor) (1 + cos(π t/T)) / 2, anew in every cycle of T steps.
+
+    One cycle is cosine annealing; several are warm restarts (Loshchilov and Hutter 2017, Eq. 5).
+
+    Args:
+        start: at step 0, where there is a warm-up.
+        peak: after it, and at the start of every later cycle.
+        warmup_steps: over which the rate rises linearly, in the first cycle.
+        cycle: T.
+        floor: where a cycle would end.
+    """
+
+    start: float
+    peak: float
+    warmup_steps: int
+    cycle: int
+    floor: float = 0.0
+
+    def __call__(self, step: int) -> float:
+        if step < self.warmup_steps:
+            return _rising(self.start, self.peak, step, self.warmup_steps)
+        first = self.warmup_steps if step < self.cycle else 0
+        done = (step % self.cycle - first) / max(1, self.cycle - first)
+        return self.floor + (self.peak - self.floor) * (1 + math.cos(math.pi * done)) / 2
+
+    @property
+    def decays(self) -> tuple[int, ...]:
+        """None: it falls all the time."""
+        return ()
+
+    def decayed(self, step: int) -> bool:
+        """Never, as there is no first decay."""
+        return False
+
+
+LearningRate: TypeAlias = StepDecay | Cosine
+"""γ at every step."""
+
+
+def _rising(start: float, peak: float, step: int, steps: int) -> float:
+    return start + (peak - start) * step / steps

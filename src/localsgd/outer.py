@@ -46,13 +46,49 @@ def sgd(learning_rate: float = 1.0, momentum: float = 0.0, nesterov: bool = Fals
     return Outer(partial(torch.optim.SGD, lr=learning_rate, momentum=momentum, nesterov=nesterov))
 
 
-def block_momentum(momentum: float) -> Outer:
-    """Global momentum:
+def block_momentum(momentum: float, learning_rate: float = 1.0) -> Outer:
+    """Global momentum: u ← m u + mean Δ/γ, w ← w − η γ u, γ of the round's first step.
 
-    u ← m u + mean Δ/γ, w ← w − γ u, γ of the round's first step (Lin et al. 2020, appendix B.4.1).
+    (Lin et al. 2020, appendix B.4.1, with η = 1.) With local momentum beside it, it is the paper's
+    hybrid momentum. A gradient moves the model by γ/(1 − m) in the end, and by 1/(1 − m) times what
+    local momentum alone makes of it, which is why m >= 0.7 beside a local 0.9 diverges at the
+    learning rates that were tuned without it.
     """
     _check_momentum(momentum)
-    return Outer(partial(torch.optim.SGD, lr=1.0, momentum=momentum), per_learning_rate=True)
+    return Outer(
+        partial(torch.optim.SGD, lr=learning_rate, momentum=momentum), per_learning_rate=True
+    )
+
+
+def slowmo(momentum: float = 0.5, learning_rate: float = 1.0) -> Outer:
+    """SlowMo: u ← β u + mean Δ/γ, w ← w − α γ u (Wang, Tantia, Ballas, Rabbat 2020, Algorithm 1).
+
+    β = 0, α = 1 is local SGD; α = 1 is block momentum.
+    """
+    return block_momentum(momentum, learning_rate)
+
+
+def bmuf(workers: int, momentum: float | None = None, learning_rate: float = 1.0) -> Outer:
+    """Blockwise model-update filtering with Nesterov block momentum (Chen and Huo 2016).
+
+        Δ ← η Δ + ζ (mean w_k − v),   v ← v + ζ (mean w_k − v) + η Δ,   v is handed out
+
+    Args:
+        workers: K; η = 1 − 1/K where no `momentum` is given. The sum over rounds then makes up for
+            the mean over workers, so that the inner learning rate is that of a single worker.
+        momentum: η.
+        learning_rate: ζ.
+    """
+    chosen = 1 - 1 / workers if momentum is None else momentum
+    return sgd(learning_rate, chosen, nesterov=chosen > 0)
+
+
+def diloco(learning_rate: float = 0.7, momentum: float = 0.9) -> Outer:
+    """DiLoCo's outer Nesterov momentum on the mean update (Douillard et al. 2023, Algorithm 1).
+
+    Its inner optimizer is AdamW.
+    """
+    return sgd(learning_rate, momentum, nesterov=True)
 
 
 def _check_momentum(momentum: float) -> None:

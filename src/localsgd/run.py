@@ -7,23 +7,39 @@ from __future__ import annotations
 
 import math
 import os
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
+from localsgd.delayed import Delay
 from localsgd.errors import UserError
-from localsgd.learning_rate import StepDecay
+from localsgd.learning_rate import SCALINGS, Cosine, LearningRate, StepDecay
 from localsgd.methods import Method, Moments, method
 from localsgd.schedule import Progress, Schedule
 from localsgd.tasks.task import Card
 from localsgd.topology import Topology
+from localsgd.workers.inner_state import rules_of
+from localsgd.workers.partition import Partition
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, lt=1e9)]
 T = TypeVar("T")
 Count = Annotated[int, msgspec.Meta(ge=1)]
+OuterName = Literal["average", "sgd", "block-momentum", "slowmo", "bmuf", "diloco"]
+PRESETS: dict[str, Any] = {
+    "compression": "none",
+    "outer": "average",
+    "inner_state": "",
+    "fragments": 1,
+    "delay": 0,
+    "lr_scaling": "linear",
+    "lr_schedule": "steps",
+    "optimizer": "sgd",
+}
+"""What a method may choose, and what is taken where it does not."""
 Compression = Literal[
     "none", "sign", "ef-sign", "majority", "int8", "top-k", "bfloat16", "power-sgd"
 ]
@@ -59,9 +75,15 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """What is averaged while H = 1; auto is gradients where that is possible."""
     reduction: Literal["exact", "ordered"] = "exact"
     """Order of summation: the wire's, or the workers' (same bits however they are hosted)."""
-    compression: Compression = "none"
+    qsr_alpha: Positive | None = None
+    """α of qsr, in units of the learning rate; 0.3 of its peak where not given."""
+    adapt_every: Positive | None = None
+    """Epochs after which adacomm, decreasing and plateau look again; 1 where not given."""
+    waiting: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.05
+    """The share of the time that method waiting lets workers wait."""
+    compression: Compression | None = None
     """What the outermost level sends in place of updates; all but sign and majority with error
-    feedback."""
+    feedback. The method's, or none, where not given."""
     compression_way: Literal["auto", "gather", "two-phase"] = "auto"
     """Over the wire: all payloads to all, or chunks to their owners and back; auto by size and K.
     """
@@ -69,6 +91,30 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Of the scalars that top-k sends."""
     power_sgd_rank: Count = 2
     """Rank of power-sgd."""
+    outer: OuterName | None = None
+    """What the outermost level does with the mean update; the method's, or average."""
+    outer_lr: Positive | None = None
+    """Its learning rate; 1 where the outer optimizer has no other usual one."""
+    outer_momentum: Annotated[float, msgspec.Meta(ge=0, lt=1)] | None = None
+    """Its momentum; the usual one of the outer optimizer where not given."""
+    inner_state: str | None = None
+    """The inner optimizer's state at outermost agreements, by key: keep, average or reset, with a
+    period, as in momentum_buffer=reset or exp_avg=average,exp_avg_sq=average:4."""
+    fragments: Count | None = None
+    """In how many parts, in turns, the model agrees at the outermost level."""
+    delay: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """How many agreements later a mean is applied, while training goes on; 0 to fragments."""
+    partition: str = "reshuffled"
+    """Who owns which samples: reshuffled every epoch (the paper), fixed, by-label,
+    dirichlet:ALPHA, column:FILE."""
+    exhausted: Literal["repeat", "leave"] = "repeat"
+    """What a worker with less data than others does in a round: reads on from its start, or leaves
+    the round early."""
+    slowdown: tuple[Positive, ...] = ()
+    """How much longer each worker takes for a step; slow ones take fewer steps in a round."""
+    weighting: Literal["equal", "samples", "fednova"] = "equal"
+    """What an update weighs in the mean: alike, by the worker's data, or that normalised by its
+    steps."""
     epochs: Positive | None = None
     """The budget, in passes over the training set by all workers together."""
     batch: Count | None = None
@@ -77,18 +123,34 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Learning rate of a single worker whose batch is lr_batch."""
     lr_batch: Count | None = None
     """The batch for which lr is meant; the peak is lr K B / lr_batch."""
-    lr_scaling: Literal["linear", "none"] = "linear"
-    """Whether the rate grows with the global batch."""
+    lr_scaling: Literal["linear", "sqrt", "local", "local-sqrt", "none"] | None = None
+    """How the rate grows with the batch: with the global one (linear), its square root (sqrt), the
+    local one (local), its square root (local-sqrt), or not; linear where the method has no other.
+    """
     lr_warmup: NotNegative | None = None
     """Epochs over which the rate rises from lr to its peak; 5 in 300 where not given."""
     lr_decay_at: tuple[Share, ...] = (0.5, 0.75)
     """Shares of the run after which the rate is multiplied by lr_decay."""
     lr_decay: Share = 0.1
     """What a decay multiplies by."""
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    """Of the local steps."""
+    lr_schedule: Literal["steps", "cosine", "cyclic"] | None = None
+    """How the rate falls: by steps (the paper), a cosine, or a cosine with warm restarts."""
+    lr_cycles: Count = 4
+    """How many cycles a cyclic rate has; a snapshot of the agreed model is kept of each."""
+    lr_floor: Share = 0.0
+    """Where a cosine ends, as a share of the peak."""
+    optimizer: Literal["sgd", "adam", "adamw", "lars", "larc", "sign"] | None = None
+    """Of the local steps; sgd where the method has no other."""
+    trust: Positive = 0.001
+    """Trust coefficient of lars and larc."""
+    clip: Positive | None = None
+    """Largest norm of a worker's gradient; the task's, or none, where not given."""
+    noise: NotNegative = 0.0
+    """η of gradient noise of variance η / (1 + t)^γ; none where 0."""
+    noise_decay: NotNegative = 0.55
+    """γ of gradient noise."""
     momentum: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.9
-    """Local momentum of sgd."""
+    """Local momentum of sgd, lars, larc and sign."""
     nesterov: bool = True
     """Nesterov momentum, as in the paper."""
     weight_decay: NotNegative | None = None
@@ -119,8 +181,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         """
         defaults = card.defaults
         topology = self._topology()
+        preset = {**PRESETS, **method(self.method).preset}
         run = msgspec.structs.replace(
             self,
+            **{name: _default(getattr(self, name), preset[name]) for name in PRESETS},
             task=self.task,
             model=self.model or card.default_model,
             workers=topology.workers,
@@ -128,7 +192,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             local_steps=self._local_steps(topology),
             epochs=_default(self.epochs, float(defaults.epochs)),
             batch=_default(self.batch, defaults.batch),
-            lr=_default(self.lr, defaults.learning_rate),
+            lr=_default(self.lr, preset.get("lr", defaults.learning_rate)),
+            clip=_default(self.clip, getattr(defaults, "clip", None)),
             lr_batch=_default(self.lr_batch, defaults.lr_batch),
             weight_decay=_default(self.weight_decay, defaults.weight_decay),
         )
@@ -212,14 +277,25 @@ class Plan:
         return math.ceil(share * self.steps - 1e-9)
 
     @property
-    def learning_rate(self) -> StepDecay:
+    def cycle(self) -> int:
+        """Steps of one cycle of the learning rate: the run, where it has none."""
+        cycles = self.run.lr_cycles if self.run.lr_schedule == "cyclic" else 1
+        return max(1, math.ceil(self.steps / cycles))
+
+    @cached_property
+    def learning_rate(self) -> LearningRate:
         run = self.run
-        lr = _known(run.lr)
-        scale = self.batch / _known(run.lr_batch) if run.lr_scaling == "linear" else 1.0
+        lr, base = _known(run.lr), _known(run.lr_batch)
+        scaling = SCALINGS[_known(run.lr_scaling)]
+        scale = scaling(self.batch / base, _known(run.batch) / base)
+        peak = lr * scale
+        warmup_steps = self.step_at(_known(run.lr_warmup)) if scale > 1 else 0
+        if run.lr_schedule != "steps":
+            return Cosine(lr, peak, warmup_steps, self.cycle, peak * run.lr_floor)
         return StepDecay(
             start=lr,
-            peak=lr * scale,
-            warmup_steps=self.step_at(_known(run.lr_warmup)) if scale > 1 else 0,
+            peak=peak,
+            warmup_steps=warmup_steps,
             decays=tuple(sorted(self._at_share(share) for share in run.lr_decay_at)),
             factor=run.lr_decay,
         )
@@ -233,6 +309,11 @@ class Plan:
                 raise UserError(
                     "switch first-decay needs a decay, but lr_decay_at is empty; "
                     "give --switch epoch:E, step:T or share:S"
+                )
+            if not isinstance(self.learning_rate, StepDecay):
+                raise UserError(
+                    "switch first-decay needs a learning rate that falls in steps, but lr_schedule "
+                    f"is {self.run.lr_schedule}; give --switch epoch:E, step:T or share:S"
                 )
             return self.learning_rate.decays[0]
         kind, _, value = text.partition(":")
@@ -265,6 +346,11 @@ class Plan:
             switch=self.switch if "switch" in uses else 0,
             warmup_steps=self.step_at(period) if "step_warmup" in uses else 0,
             warmup_shape=run.step_warmup_shape,
+            lr_warmup_steps=self.learning_rate.warmup_steps,
+            period=max(1, self.step_at(run.adapt_every or 1.0)),
+            alpha=run.qsr_alpha or 0.3 * self.learning_rate.peak,
+            waiting=run.waiting,
+            cycle=self.cycle,
         )
         return [self.method.schedule(length, moments) for length in local_steps]
 
@@ -288,15 +374,68 @@ class Plan:
             )
         if self.run.switch != "first-decay":
             _ = self.switch  # what is no point of the run is refused, whether it is used or not
-        if self.run.compression != "none" and self.run.agree_on == "gradients":
-            raise UserError(
-                f"compression {self.run.compression} is of updates of models, but agree_on is "
-                "gradients; use models, or auto"
-            )
+        self._check_family()
         if self.schedules[0](Progress()) != 1 and self.run.agree_on == "gradients":
             raise UserError(
                 f"agree_on gradients needs H = 1 at the start, but {self.run.method} starts with "
                 f"H = {self.schedules[0](Progress())}; use models, or auto"
+            )
+
+    @property
+    def delay(self) -> Delay:
+        """How agreements are spread over time."""
+        return Delay(_known(self.run.fragments), _known(self.run.delay))
+
+    @property
+    def exact(self) -> bool:
+        """Whether the outermost level is the plain mean of models, so that gradients may be
+        averaged in place of them.
+        """
+        run = self.run
+        plain = run.compression == "none" and run.outer == "average" and self.delay.none
+        return plain and not self.weighs
+
+    @property
+    def weighs(self) -> bool:
+        """Whether updates weigh differently."""
+        return self.run.weighting != "equal"
+
+    def _check_family(self) -> None:
+        """Refuses what does not go together."""
+        run, topology = self.run, self.topology
+        _ = self.delay
+        rules_of(_known(run.inner_state))
+        owned = Partition.parse(run.partition).owned
+        if not self.exact and run.agree_on == "gradients":
+            raise UserError(
+                "agree_on gradients needs the plain mean of models, but the outermost level has "
+                f"compression {run.compression}, outer {run.outer}, delay {run.delay}, fragments "
+                f"{run.fragments}, weighting {run.weighting}; use models, or auto"
+            )
+        if run.slowdown and len(run.slowdown) != topology.workers:
+            raise UserError(
+                f"slowdown has {len(run.slowdown)} numbers for {topology.workers} workers; "
+                "give one for each"
+            )
+        if (run.slowdown or self.weighs or run.exhausted == "leave") and topology.levels > 1:
+            raise UserError(
+                f"slowdown, weighting and exhausted leave need one level, but topology {topology} "
+                f"has {topology.levels}; use --topology {topology.workers}"
+            )
+        if run.slowdown and run.exhausted == "leave":
+            raise UserError("slowdown and exhausted leave both set the steps of a round; give one")
+        if run.exhausted == "leave" and not owned:
+            raise UserError(
+                "exhausted leave needs workers that own their samples; give --partition fixed, "
+                "by-label, dirichlet:ALPHA or column:FILE"
+            )
+        if self.method.grows_batch and not (self.exact and run.agree_on != "models"):
+            raise UserError(
+                f"{run.method} averages gradients: it needs the plain mean, and agree_on auto"
+            )
+        if self.method.grows_batch and any(h > 1 for h in _known(run.local_steps)[1:]):
+            raise UserError(
+                f"{run.method} needs all levels to agree at once; give 1 for those outside"
             )
 
 

@@ -68,6 +68,9 @@ def save(
             "step": assembly.workers.step,
             "position": asdict(assembly.position),
             "agreements": assembly.agreements,
+            "model_agreements": assembly.model_agreements,
+            "signals": assembly.signals.state(),
+            "seconds": assembly.seconds,
             "ledger": [asdict(entry) for entry in assembly.ledger.levels],
             "sha256": {path.name: _sha256(path) for path in sorted(partial.iterdir())},
             "extra": extra,
@@ -102,6 +105,9 @@ def load(assembly: Assembly, checkpoint: Path) -> dict[str, Any]:
         level.agreements = count
     for entry, saved in zip(assembly.ledger.levels, common["ledger"], strict=True):
         vars(entry).update(vars(Entry(**saved)))
+    assembly.model_agreements = common["model_agreements"]
+    assembly.signals.load(common["signals"])
+    assembly.seconds = common["seconds"]
     return common["extra"]
 
 

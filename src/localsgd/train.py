@@ -41,7 +41,7 @@ def train(
     position: Position,
     progress: Callable[[], Progress] | None = None,
     gradients: Sequence[Agreeing] = (),
-    agreed: Callable[[int], None] = lambda depth: None,
+    agreed: Callable[[int, int], None] = lambda depth, shared: None,
     after_step: Callable[[], None] = lambda: None,
 ) -> None:
     """Trains until `workers.step` is `steps`, ending with an agreement of all levels.
@@ -61,8 +61,8 @@ def train(
         gradients: the same levels over the workers' gradients. Where they are given, levels that
             have agreed after every step so far average gradients before the step instead of models
             after it.
-        agreed: called after every agreement but the last with the number of levels that agreed, on
-            models or on gradients.
+        agreed: called after every agreement that ends a round, with the number of levels that have
+            agreed, and how many of them on gradients.
         after_step: called after every step, once it has been agreed on where that was due.
     """
     if workers.step >= steps:
@@ -83,7 +83,7 @@ def train(
         settled = 0
         if position.left[0] == 0:
             agree_and_share(levels[:depth], first=shared)
-            agreed(depth)
+            agreed(depth, shared)
             position.close()
             settled = depth
         if workers.step < steps:

@@ -28,6 +28,9 @@ class Counted:
     def agree(self) -> None:
         self.agreements += 1
 
+    unsettled = False
+    settle = agree
+
     def share(self) -> None:
         pass
 

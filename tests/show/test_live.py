@@ -87,11 +87,11 @@ def test_pictures_are_rare_and_losses_unread_between_them() -> None:
     live.started(assembly)
     before = file.tell()
     assembly.workers.loss_sums = None  # type: ignore[assignment]  # to read it would be an error
-    assembly.workers.loss_count = 1
+    assembly.workers.loss_counts = [1]
     for _ in range(1000):
         live.stepped(assembly)
     assert file.tell() == before
-    assembly.workers.loss_count = 0
+    assembly.workers.loss_counts = [0]
     clock.now += REFRESH_SECONDS
     live.stepped(assembly)
     assert file.tell() > before

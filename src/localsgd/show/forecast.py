@@ -99,6 +99,8 @@ def agreements(plan: Plan, until: int | None = None) -> list[int]:
         for level in range(turn.depth):
             counts[level] += 1
         last = turn.depth
+    if not plan.delay.none:
+        last = min(last, len(counts) - 1)  # it settles what is late
     for level in range(last, len(counts)):
         counts[level] += 1
     return counts

@@ -188,7 +188,8 @@ def evaluation_line(row: dict[str, Any]) -> str:
     return (
         f"epoch {row['epoch']:.1f} · step {count(row['step'])} · loss {row['train_loss']:.3f} · "
         f"test {metric.name} {metric.words(row[metric.key], 1)} · "
-        f"{by_level(row['agreements'])} rounds · {size(sent)} sent per worker · {duration(row['seconds'])}"
+        f"{by_level(row['agreements'])} rounds · {size(sent)} sent per worker · "
+        f"{duration(row['seconds'])}"
     )
 
 

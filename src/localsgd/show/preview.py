@@ -12,7 +12,8 @@ from localsgd.learning_rate import StepDecay
 from localsgd.run import Plan
 from localsgd.show.blocks import sparkline
 from localsgd.show.forecast import Phase, agreements, phases
-from localsgd.show.words import level_name
+from localsgd.show.words import beyond_averaging, level_name
+from localsgd.signals import seen_by
 from localsgd.units import count, percent, plural, size
 
 WIDTH = 40
@@ -57,6 +58,9 @@ def _rows(
         f"{run.epochs:g} epochs: {plural(plan.steps, 'step')} of "
         f"{plan.topology.workers} x {run.batch} = {count(plan.batch)} samples",
     )
+    beyond = beyond_averaging(run)
+    if beyond:
+        yield "agreements", ", ".join(beyond)
     yield "rounds", _rounds(plan)
     yield "traffic", _traffic(plan, row_bytes)
     yield "learning rate", _learning_rate(plan)
@@ -85,7 +89,11 @@ def _rounds(plan: Plan) -> RenderableType:
             continue
         drawn = Text(draw(phase, WIDTH), no_wrap=True, overflow="ellipsis")
         grid.add_row(_when(plan, phase), _lengths(phase), drawn)
-    return Group(grid, Text(_legend(plan), style="dim"))
+    told = {what for schedule in plan.schedules for what in seen_by(schedule)}
+    notes = [_legend(plan)]
+    if told - {"learning_rate"}:
+        notes.append("H follows what the run itself shows; this is how it starts")
+    return Group(grid, *(Text(note, style="dim") for note in notes))
 
 
 def _shown(found: list[Phase]) -> list[Phase | None]:

@@ -19,7 +19,7 @@ from localsgd.run import Run
 from localsgd.show import gather
 from localsgd.show.blocks import thin
 from localsgd.show.gather import Group, Record, Spread
-from localsgd.show.words import level_name, local_steps
+from localsgd.show.words import beyond_averaging, level_name, local_steps
 from localsgd.topology import Topology
 from localsgd.units import count, duration, plural, size
 
@@ -162,22 +162,33 @@ def _facts(record: Record) -> Table:
     return grid
 
 
+def _falling(run: Run) -> str:
+    if run.lr_schedule == "cosine":
+        return f"falling along a cosine to {run.lr_floor:g} of the peak"
+    if run.lr_schedule == "cyclic":
+        return f"{run.lr_cycles} cosine cycles"
+    decays = ", ".join(f"{share:g}" for share in run.lr_decay_at)
+    return f"x {run.lr_decay:g} at {decays} of the run"
+
+
 def _configuration(run: Run) -> Iterator[tuple[str, str]]:
     subset = f", {count(run.train_samples)} training samples" if run.train_samples else ""
     yield "task", f"{run.task}, {run.model}{subset}"
     switch = f", switch {run.switch}" if "switch" in method(run.method).uses else ""
     yield "method", f"{run.method}, H = {local_steps(run)}{switch}"
+    beyond = beyond_averaging(run)
+    if beyond:
+        yield "agreements", ", ".join(beyond)
     yield "workers", f"{run.workers} ({run.topology}), batch {run.batch} each"
-    decays = ", ".join(f"{share:g}" for share in run.lr_decay_at)
     yield (
         "learning rate",
         f"{run.lr:g} for {run.lr_batch} samples, scaling {run.lr_scaling}, warm-up "
-        f"{run.lr_warmup:.3g} epochs, x {run.lr_decay:g} at {decays} of the run",
+        f"{run.lr_warmup:.3g} epochs, {_falling(run)}",
     )
     momentum = f", momentum {run.momentum:g}{' (Nesterov)' if run.nesterov else ''}"
     yield (
         "optimizer",
-        f"{run.optimizer}{momentum if run.optimizer == 'sgd' else ''}, "
+        f"{run.optimizer}{'' if run.optimizer in ('adam', 'adamw') else momentum}, "
         f"weight decay {run.weight_decay:g}",
     )
     yield "others", ", ".join(_others(run))

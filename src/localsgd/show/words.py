@@ -5,6 +5,7 @@ from __future__ import annotations
 from localsgd.methods import method
 from localsgd.run import Run
 from localsgd.topology import Topology
+from localsgd.units import plural
 
 
 def level_name(level: int, levels: int) -> str:
@@ -25,4 +26,33 @@ def local_steps(run: Run) -> str:
     if "local_steps" not in uses:
         return ", ".join(["1"] * levels)
     final = ", ".join(map(str, run.local_steps or ()))
-    return f"1→{final}" if {"switch", "step_warmup"} & set(uses) else final
+    if {"switch", "step_warmup", "lr_cycles"} & set(uses):
+        return f"1→{final}"
+    if "qsr_alpha" in uses:
+        return f"{final} or more"
+    return f"{final} or fewer" if "adapt_every" in uses else final
+
+
+def beyond_averaging(run: Run) -> list[str]:
+    """What a completed run does at agreements beside taking the plain mean."""
+    found = []
+    if run.compression not in (None, "none"):
+        found.append(f"compression {run.compression}")
+    if run.outer not in (None, "average"):
+        numbers = {"lr": run.outer_lr, "momentum": run.outer_momentum}
+        given = [f"{name} {value:g}" for name, value in numbers.items() if value is not None]
+        found.append(" ".join([f"outer {run.outer}", *given]))
+    if (run.fragments or 1) > 1:
+        found.append(f"{run.fragments} fragments in turns")
+    if run.delay:
+        found.append(f"means applied {plural(run.delay, 'agreement')} later")
+    if run.inner_state:
+        found.append(f"inner state {run.inner_state}")
+    if run.weighting != "equal":
+        found.append(f"weighted by {run.weighting}")
+    if run.partition != "reshuffled":
+        leaving = ", leaving rounds early" if run.exhausted == "leave" else ""
+        found.append(f"partition {run.partition}{leaving}")
+    if run.slowdown:
+        found.append(f"slowdown {' '.join(f'{factor:g}' for factor in run.slowdown)}")
+    return found

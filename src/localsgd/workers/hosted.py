@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from localsgd.optim.gradients import Transform
 from localsgd.workers.layout import Layout, adopt
 
 LossOf = Callable[[nn.Module, int, int], Tensor]
-"""The loss of a model on the batch of (worker, step): a scalar."""
+"""The loss of a model on the batch of (worker, steps that it took before): a scalar."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,29 @@ class Workers:
         inner: the optimizer of local steps.
         ids: the workers hosted here, as numbers among all K.
         multiple: rows of parameters have a length that is a multiple of this.
+        transforms: change each worker's gradient before anybody averages or steps it.
+        active: whether a worker takes the step at hand; all do where not given.
+
+    `taken` counts the steps that each hosted worker took: all of `step`, where all are active.
     """
 
     def __init__(
-        self, model: nn.Module, loss: LossOf, inner: Inner, ids: Sequence[int], multiple: int = 16
+        self,
+        model: nn.Module,
+        loss: LossOf,
+        inner: Inner,
+        ids: Sequence[int],
+        multiple: int = 16,
+        transforms: Sequence[Transform] = (),
+        active: Callable[[int], bool] = lambda worker: True,
     ) -> None:
         self.ids = tuple(ids)
         self.step = 0
+        self.taken = [0] * len(self.ids)
+        self.accumulated = 0
+        self._transforms = tuple(transforms)
+        self._active = active
+        self._stepping = [True] * len(self.ids)
         self._loss = loss
         self._inner = inner
         device = next(model.parameters()).device
@@ -71,7 +88,9 @@ class Workers:
         self.params = self.layout.rows(count, device)
         self.grads = self.layout.rows(count, device)
         self.loss_sums = torch.zeros(count, dtype=torch.float64, device=device)
-        self.loss_count = 0
+        self.loss_counts = [0] * count
+        self._told = torch.zeros(count, dtype=torch.float64, device=device)
+        self._told_counts = [0] * count
         self.models = [model, *(copy.deepcopy(model) for _ in self.ids[1:])]
         self.buffers = _adopt_buffers(self.models)
         self.optimizers = [self._adopt(row, worker) for row, worker in enumerate(self.models)]
@@ -103,27 +122,59 @@ class Workers:
                 yield {"params": tensors, "weight_decay": weight_decay}
 
     def backward(self) -> None:
-        """Gradients of every worker on its batch of the current step, into `grads`."""
+        """Gradients of every active worker on its next batch, into `grads`."""
         self.grads.zero_()
+        self.add_gradients()
+
+    def add_gradients(self) -> None:
+        """As `backward`, onto what is in `grads`."""
         for row, (worker, model) in enumerate(zip(self.ids, self.models, strict=True)):
-            loss = self._loss(model, worker, self.step)
+            self._stepping[row] = self._active(worker)
+            if not self._stepping[row]:
+                continue
+            loss = self._loss(model, worker, self.taken[row])
             loss.backward()
             self.loss_sums[row] += loss.detach()
-        self.loss_count += 1
+            self.loss_counts[row] += 1
+            self._told[row] += loss.detach()
+            self._told_counts[row] += 1
+            for transform in self._transforms:
+                transform(self.grads[row], worker, self.step)
+            if self._transforms:
+                self.layout.clear_padding(self.grads[row])
 
     def apply(self, learning_rate: float) -> None:
-        """One step of every worker's inner optimizer; the local step is done."""
-        for optimizer in self.optimizers:
+        """One step of every active worker's inner optimizer; the local step is done."""
+        self.step_all(learning_rate)
+        self.count_step()
+
+    def count_step(self) -> None:
+        """The local step is done."""
+        self.step += 1
+        for row, active in enumerate(self._stepping):
+            self.taken[row] += active
+
+    def step_all(self, learning_rate: float) -> None:
+        """The inner optimizers of all active workers step on `grads`."""
+        for optimizer, active in zip(self.optimizers, self._stepping, strict=True):
+            if not active:
+                continue
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate
             optimizer.step()
-        self.step += 1
 
-    def take_losses(self) -> tuple[Tensor, int]:
-        """Sums of the training losses `[w]` since the last call, and over how many steps."""
-        taken = self.loss_sums.clone(), self.loss_count
+    def take_losses(self) -> tuple[Tensor, list[int]]:
+        """Sums of the training losses `[w]` since the last call, and over how many steps each."""
+        taken = self.loss_sums.clone(), self.loss_counts
         self.loss_sums.zero_()
-        self.loss_count = 0
+        self.loss_counts = [0] * len(self.ids)
+        return taken
+
+    def take_told(self) -> tuple[Tensor, list[int]]:
+        """As `take_losses`, for those who tell the other workers."""
+        taken = self._told.clone(), self._told_counts
+        self._told.zero_()
+        self._told_counts = [0] * len(self.ids)
         return taken
 
     def state(self, row: int) -> dict[str, Any]:
@@ -132,7 +183,10 @@ class Workers:
             "params": self.params[row],
             "buffers": [rows[row] for _, rows in self.buffers],
             "inner": self.optimizers[row].state_dict(),
-            "loss": (self.loss_sums[row], self.loss_count),
+            "loss": (self.loss_sums[row], self.loss_counts[row]),
+            "told": (self._told[row], self._told_counts[row]),
+            "taken": self.taken[row],
+            **({"accumulated": (self.grads[row], self.accumulated)} if self.accumulated else {}),
         }
 
     def load(self, row: int, state: dict[str, Any]) -> None:
@@ -140,7 +194,11 @@ class Workers:
         for (_, rows), saved in zip(self.buffers, state["buffers"], strict=True):
             rows[row] = saved
         self.optimizers[row].load_state_dict(state["inner"])
-        self.loss_sums[row], self.loss_count = state["loss"]
+        self.loss_sums[row], self.loss_counts[row] = state["loss"]
+        self._told[row], self._told_counts[row] = state["told"]
+        self.taken[row] = state["taken"]
+        if "accumulated" in state:
+            self.grads[row], self.accumulated = state["accumulated"]
 
 
 def _adopt_buffers(models: Sequence[nn.Module]) -> list[tuple[Layout, Tensor]]:

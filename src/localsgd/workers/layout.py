@@ -85,6 +85,14 @@ class Layout:
         """The tensors of `row [n]` by name."""
         return {slot.name: slot.view(row) for slot in self.slots}
 
+    def clear_padding(self, row: Tensor) -> None:
+        """Zeroes what belongs to no tensor of `row [n]`."""
+        ends = [slot.offset + slot.length for slot in self.slots]
+        starts = [slot.offset for slot in self.slots[1:]] + [self.length]
+        for end, start in zip(ends, starts, strict=True):
+            if end < start:
+                row[end:start] = 0
+
     def fingerprint(self) -> bytes:
         """A hash of names, shapes, memory formats and dtype: equal where rows may be averaged."""
         return hashlib.sha256(repr((self.slots, self.length, self.dtype)).encode()).digest()

@@ -42,13 +42,17 @@ class Order:
         workers: K.
         batch: B.
         seed: of the run.
+        parts: the samples that each worker owns, where they are not dealt out anew. Each worker
+            then reads its own over and over, in another order every time; sizes may differ.
     """
 
     samples: int
     workers: int
     batch: int
     seed: int
+    parts: tuple[Tensor, ...] = ()
     _shuffled: dict[int, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    _orders: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.samples < self.workers * self.batch:
@@ -57,6 +61,12 @@ class Order:
                 f"{self.batch} = {self.workers * self.batch} samples a step; "
                 "use fewer workers or a smaller batch"
             )
+        for worker, own in enumerate(self.parts):
+            if not len(own):
+                raise UserError(
+                    f"worker {worker} of {self.workers} owns no sample; use fewer workers, or a "
+                    "partition that gives everybody some (dirichlet with a larger alpha)"
+                )
 
     @property
     def part(self) -> int:
@@ -79,8 +89,29 @@ class Order:
             self._shuffled[epoch] = shuffled[: self.workers * self.part].view(self.workers, -1)
         return self._shuffled[epoch]
 
+    def owned(self, worker: int, epoch: int) -> Tensor:
+        """The samples that `worker` owns, as it reads them for the `epoch`-th time: `[n_k]`."""
+        if (epoch, worker) not in self._orders:
+            for old in [k for k in self._orders if k[1] == worker and k[0] < epoch - 1]:
+                del self._orders[old]
+            own = self.parts[worker]
+            draw = generator_for(self.seed, "order", epoch, worker)
+            self._orders[epoch, worker] = own[torch.randperm(len(own), generator=draw)]
+        return self._orders[epoch, worker]
+
+    def _owned_indices(self, worker: int, step: int) -> Tensor:
+        epoch, first = divmod(step * self.batch, len(self.parts[worker]))
+        taken = self.owned(worker, epoch)[first : first + self.batch]
+        while len(taken) < self.batch:  # a worker may own less than a batch
+            epoch += 1
+            more = self.owned(worker, epoch)[: self.batch - len(taken)]
+            taken = torch.cat([taken, more])
+        return taken
+
     def indices(self, worker: int, step: int) -> Tensor:
-        """The samples of `worker` at local step `step`: `[B]`."""
+        """The samples of `worker` at its local step `step`: `[B]`."""
+        if self.parts:
+            return self._owned_indices(worker, step)
         epoch, first = divmod(step * self.batch, self.part)
         taken = self.partition(epoch)[worker, first : first + self.batch]
         missing = self.batch - taken.numel()

@@ -1,0 +1,94 @@
+"""A batch that grows in place of H: the baseline to local steps.
+
+    w <- w - γ 1/(K H) sum_k sum_h g_k(w; batch k, h)
+
+Where a method would take H local steps, every worker adds up the gradients of H batches at the same
+point, and all take one step with their mean: mini-batch SGD whose batch is H times as large (Smith
+et al. 2018; Lin et al. 2020, third row of the table of local SGD variants). Samples and agreements
+are those of local SGD with the same H.
+
+It is the core loop with two pieces exchanged: local steps that only add up, and an agreement, on
+gradients, that steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from localsgd.level import Agreeing
+from localsgd.workers.hosted import Workers
+
+
+class AddingUp:
+    """The workers' steps, without the step."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self.learning_rate = 0.0
+
+    @property
+    def step(self) -> int:
+        return self._workers.step
+
+    def backward(self) -> None:
+        workers = self._workers
+        if workers.accumulated:
+            workers.add_gradients()
+        else:
+            workers.backward()
+        workers.accumulated += 1
+
+    def apply(self, learning_rate: float) -> None:
+        if self._workers.accumulated == 1:
+            self.learning_rate = learning_rate
+        self._workers.count_step()
+
+
+class StepOnMean:
+    """The innermost level, over gradients; once its mean is shared, every worker steps.
+
+    Args:
+        level: over the workers' gradients.
+        adding: whose learning rate is that of the first batch.
+        workers: step.
+    """
+
+    def __init__(self, level: Agreeing, adding: AddingUp, workers: Workers) -> None:
+        self._level = level
+        self._adding = adding
+        self._workers = workers
+        self._due = False
+
+    unsettled = False
+
+    def agree(self) -> None:
+        self._workers.grads /= max(1, self._workers.accumulated)
+        self._level.agree()
+        self._due = True
+
+    def settle(self) -> None:
+        if self._workers.accumulated:
+            self.agree()
+
+    def share(self) -> None:
+        self._level.share()
+        if self._due:
+            self._due = False
+            self._workers.step_all(self._adding.learning_rate)
+            self._workers.accumulated = 0
+
+    def follow(self) -> None:
+        self._level.follow()
+
+    def begin_round(self, learning_rate: float) -> None:
+        pass
+
+
+def growing(workers: Workers, gradients: Sequence[Agreeing]) -> tuple[AddingUp, list[Agreeing]]:
+    """What the core loop trains with in place of `workers` and the levels over their models.
+
+    Args:
+        gradients: levels over the workers' gradients, innermost first.
+    """
+    adding = AddingUp(workers)
+    return adding, [StepOnMean(gradients[0], adding, workers), *gradients[1:]]

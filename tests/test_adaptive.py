@@ -1,0 +1,155 @@
+"""The sequences of H that the papers' formulas give, worked out by hand or by the formula itself."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from localsgd.adaptive import (
+    adacomm,
+    cyclic,
+    decreasing,
+    plateau,
+    qsr,
+    waiting_share,
+)
+from localsgd.errors import UserError
+from localsgd.schedule import Position, Progress, Schedule, picture, rounds
+
+
+def sequence(schedule: Schedule, seen: list[Progress]) -> list[int]:
+    """H at each of these points, with one memory for all."""
+    memory: dict[str, float] = {}
+    return [
+        schedule(
+            Progress(
+                step=at.step,
+                learning_rate=at.learning_rate,
+                loss=at.loss,
+                seconds=at.seconds,
+                waited_seconds=at.waited_seconds,
+                memory=memory,
+            )
+        )
+        for at in seen
+    ]
+
+
+def test_qsr_follows_its_formula() -> None:
+    rates = [0.4, 0.2, 0.1, 0.05, 0.02, 0.01]
+    found = sequence(qsr(4, 0.2), [Progress(step, learning_rate=r) for step, r in enumerate(rates)])
+    assert found == [max(4, math.floor((0.2 / rate) ** 2 + 1e-9)) for rate in rates]
+    assert found == [4, 4, 4, 16, 100, 400]
+
+
+def test_qsr_keeps_to_its_base_while_the_rate_warms_up() -> None:
+    schedule = qsr(2, 0.2, warmup=10)
+    assert schedule(Progress(9, learning_rate=0.001)) == 2
+    assert schedule(Progress(10, learning_rate=0.02)) == 100
+
+
+def test_qsr_refuses_a_rate_of_zero() -> None:
+    with pytest.raises(UserError, match="which is 0 at step 7"):
+        qsr(2, 0.2)(Progress(7, learning_rate=0.0))
+
+
+def test_adacomm_follows_the_root_of_the_loss_and_halves_where_that_does_not_fall() -> None:
+    losses = [4.0, 4.0, 1.0, 1.0, 3.9]
+    seen = [Progress(10 * i, loss=loss, learning_rate=0.1) for i, loss in enumerate(losses)]
+    # ceil(16 sqrt(F/F0)): 16 is no less than 16, so half; 8; 8 is no less, so half; 16, so half.
+    assert sequence(adacomm(16, period=10), seen) == [16, 8, 4, 2, 1]
+    slow = [Progress(10 * i, loss=loss) for i, loss in enumerate([4.0, 2.25, 1.0, 0.25])]
+    assert sequence(adacomm(16, period=10), slow) == [16, 12, 8, 4]
+
+
+def test_adacomm_changes_at_multiples_of_its_period_alone() -> None:
+    seen = [Progress(step, loss=4.0 / (1 + step)) for step in range(12)]
+    found = sequence(adacomm(8, period=6), seen)
+    assert found[:6] == [8] * 6
+    assert found[6:] == [math.ceil(8 * math.sqrt(1 / 7))] * 6
+
+
+def test_adacomm_with_the_rate() -> None:
+    seen = [
+        Progress(0, loss=4.0, learning_rate=0.4),
+        Progress(10, loss=1.0, learning_rate=0.4),
+        Progress(20, loss=1.0, learning_rate=0.1),
+    ]
+    assert sequence(adacomm(16, 10, with_rate=True), seen) == [16, 8, 16]
+
+
+def test_decreasing() -> None:
+    schedule = decreasing(10, period=4)
+    assert [schedule(Progress(step)) for step in (0, 3, 4, 8, 12, 40)] == [10, 10, 5, 3, 2, 1]
+    assert picture([decreasing(4, period=4)], 10) == "....1..1..1.1.1"
+
+
+def test_plateau_switches_after_windows_that_do_not_improve() -> None:
+    losses = [4.0] * 5 + [2.0] * 5 + [1.99] * 20
+    seen = [Progress(step, loss=loss) for step, loss in enumerate(losses)]
+    found = sequence(plateau(8, window=5, patience=2, threshold=0.01), seen)
+    # Windows end at steps 5, 10, 15, 20; the means are 3.67 (six losses), 2, 1.99, 1.99.
+    assert found == [1] * 20 + [8] * 10
+    assert sequence(plateau(8, window=5, threshold=0.001), seen)[20] == 1
+
+
+def test_the_waiting_share_is_met_by_the_least_h() -> None:
+    schedule, share = waiting_share(0.1), 0.1
+    work, wait = 1.0, 3.0  # seconds of a step and of an agreement
+    memory: dict[str, float] = {}
+    step, seconds, waited, length = 0, 0.0, 0.0, 1
+    found = []
+    for _ in range(12):
+        length = schedule(
+            Progress(step, seconds=seconds, waited_seconds=waited, memory=memory)
+        )
+        found.append(length)
+        step += length
+        waited += wait
+        seconds += length * work + wait
+    least = math.ceil(wait * (1 - share) / (share * work))
+    assert found == [1, 2, 4, 8, 16, 27, 27, 27, 27, 27, 27, 27]
+    assert wait / (wait + least * work) <= share < wait / (wait + (least - 1) * work)
+
+
+def test_every_cycle_begins_with_mini_batch_sgd_and_ends_with_an_agreement() -> None:
+    assert picture([cyclic(3, period=10, first=4)], 20) == ".1.1.1.1...1...1" * 2
+    assert picture([cyclic(4, period=6, first=3)], 6) == ".1.1.1...1"
+
+
+def test_memory_is_saved_with_the_position() -> None:
+    schedule = adacomm(16, period=1)
+    losses = iter([4.0, 1.0, 0.25, 0.01])
+    position = Position.start(1)
+    turns = rounds([schedule], lambda: Progress(step(), loss=next(losses)), position)
+    steps = [0]
+
+    def step() -> int:
+        return steps[0]
+
+    found = []
+    for _ in range(4):
+        turn = next(turns)
+        found.append(turn.local_steps)
+        steps[0] += turn.local_steps
+    assert found == [16, 8, 4, 1]
+    assert position.memories[0]["first_loss"] == 4.0
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: qsr(0, 0.1), "H_base = 0"),
+        (lambda: qsr(1, -1.0), "alpha = -1.0"),
+        (lambda: adacomm(4, 0), "0 is no number of steps"),
+        (lambda: adacomm(4, 5, shrink=1.0), "shrink = 1.0"),
+        (lambda: decreasing(4, 5, factor=0.0), "factor = 0.0"),
+        (lambda: plateau(4, 5, threshold=1.0), "threshold = 1.0"),
+        (lambda: waiting_share(0.0), "share = 0.0"),
+        (lambda: cyclic(4, 5, first=6), "first = 6"),
+    ],
+)
+def test_mistakes(make, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make()

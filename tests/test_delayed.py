@@ -1,0 +1,230 @@
+"""Means that arrive late, beside a loop that keeps everything that was ever sent.
+
+Shapes: K workers · n scalars of a row.
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from localsgd import LocalSGD, UserError, outer
+from localsgd.delayed import Delay, Fragmented
+from localsgd.level import agree_and_share, settle
+from localsgd.reduce import CompressedMean, OrderedMean, Sign
+from localsgd.topology import Topology, build_levels, place
+from tests.distributed.harness import run
+from tests.optimizer.reference import assert_bits, loss_of, net, values
+
+K, N, TURNS = 4, 96, 11
+MULTIPLE = 32  # of topology 4: rows are multiples of 8 K
+
+
+def start() -> Tensor:
+    draw = torch.Generator().manual_seed(7)
+    return torch.randn(N, generator=draw, dtype=torch.float64).repeat(K, 1)
+
+
+def training(turn: int) -> Tensor:
+    """What local steps add to all rows before the `turn`-th agreement."""
+    draw = torch.Generator().manual_seed(turn)
+    return torch.randn(K, N, generator=draw, dtype=torch.float64)
+
+
+def level(rows: Tensor, delay: Delay, **options: Any) -> Any:
+    [made] = build_levels(place(Topology.parse(K)), rows, delay=delay, **options)
+    return made
+
+
+def by_hand(delay: Delay, momentum: float = 0.0, rate: float = 1.0) -> Tensor:
+    """The rows after all turns and the last agreement, with outer momentum on each fragment."""
+    rows, count = start(), delay.fragments
+    bounds = [(N // MULTIPLE * i // count * MULTIPLE) for i in range(count)] + [N]
+    anchor, velocity = rows[0].clone(), torch.zeros(N, dtype=torch.float64)
+    travelling: list[tuple[slice, Tensor, Tensor]] = []
+
+    def moved(part: slice, sent: Tensor) -> Tensor:
+        velocity[part] = momentum * velocity[part] + (anchor[part] - sent.mean(0))
+        anchor[part] = anchor[part] - rate * velocity[part]
+        return anchor[part].clone()
+
+    def arrive() -> None:
+        part, sent, mean = travelling.pop(0)
+        rows[:, part] += mean - sent
+
+    for turn in range(TURNS):
+        rows += training(turn)
+        part = slice(bounds[turn % count], bounds[turn % count + 1])
+        if len(travelling) == delay.agreements and travelling:
+            arrive()
+        sent = rows[:, part].clone()
+        travelling.append((part, sent, moved(part, sent)))
+        if not delay.agreements:
+            arrive()
+    while travelling:
+        arrive()
+    for index in range(count):
+        part = slice(bounds[index], bounds[index + 1])
+        rows[:, part] = moved(part, rows[:, part].clone())
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("fragments", "agreements"), [(1, 0), (1, 1), (3, 0), (3, 1), (3, 2), (3, 3)]
+)
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_agreements_by_hand(fragments: int, agreements: int, momentum: float) -> None:
+    rows, delay = start(), Delay(fragments, agreements)
+    outers = [outer.sgd(0.7, momentum)] if momentum else None
+    made = level(rows, delay, outers=outers)
+    for turn in range(TURNS):
+        rows += training(turn)
+        agree_and_share([made])
+    settle([made])
+    expected = by_hand(delay, momentum, 0.7 if momentum else 1.0)
+    torch.testing.assert_close(rows, expected, rtol=1e-12, atol=1e-12)
+    assert torch.equal(rows, rows[:1].expand_as(rows))
+    assert not made.unsettled
+
+
+def test_no_delay_and_one_fragment_is_the_plain_level() -> None:
+    assert not isinstance(level(start(), Delay(1, 0)), Fragmented)
+
+
+def test_what_was_trained_while_the_mean_was_on_its_way_is_kept() -> None:
+    rows = start()
+    made = level(rows, Delay(1, 1))
+    rows += training(0)
+    sent = rows.clone()
+    agree_and_share([made])
+    assert torch.equal(rows, sent)  # nothing has arrived
+    rows += training(1)
+    agree_and_share([made])
+    expected = sent.mean(0) + training(1)
+    torch.testing.assert_close(rows, expected, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("delay", [Delay(1, 1), Delay(3, 2)])
+@pytest.mark.parametrize("options", ["plain", "outer", "sign"])
+def test_saved_at_any_turn_it_goes_on_to_the_same_bits(delay: Delay, options: str) -> None:
+    made_with: dict[str, Any] = {
+        "plain": {},
+        "outer": {"outers": [outer.slowmo(0.5)]},
+        "sign": {"reducers": [CompressedMean(Sign())]},
+    }[options]
+    rows = start()
+    one = level(rows, delay, **copy.deepcopy(made_with))
+    for turn in range(TURNS):
+        rows += training(turn)
+        agree_and_share([one])
+        if turn == 4:
+            saved = copy.deepcopy(one.state())
+            others = rows.clone()
+            other = level(others, delay, **copy.deepcopy(made_with))
+            other.load(saved)
+    settle([one])
+    for turn in range(5, TURNS):
+        others += training(turn)
+        agree_and_share([other])
+    settle([other])
+    assert torch.equal(rows, others)
+
+
+def test_an_outer_level_may_be_delayed_over_plain_blocks() -> None:
+    rows = start()
+    levels = build_levels(place(Topology.parse("2x2")), rows, delay=Delay(1, 1))
+    rows += training(0)
+    agree_and_share(levels[:1])
+    blocks = rows.clone()
+    assert torch.equal(rows[0], rows[1])
+    agree_and_share(levels)
+    rows += training(1)
+    agree_and_share(levels)
+    trained = training(1).view(2, 2, N).mean(1).repeat_interleave(2, 0)
+    expected = blocks.mean(0) + trained
+    torch.testing.assert_close(rows, expected, rtol=1e-12, atol=1e-12)
+    settle(levels, first=1)
+    assert torch.equal(rows, rows[:1].expand_as(rows))
+
+
+def test_gamma_is_that_of_the_fragments_own_round() -> None:
+    """While a mean is on its way the next round begins, with another learning rate."""
+    rows = start()
+    made = level(rows, Delay(1, 1), outers=[outer.block_momentum(0.5)])
+    velocity, anchor, sent = torch.zeros(N, dtype=torch.float64), start()[0], None
+    made.begin_round(0.1)
+    gamma = 0.1
+    for turn, following in enumerate((0.2, 0.05, 0.4)):
+        rows += training(turn)
+        before = rows.clone()
+        agree_and_share([made])
+        if sent is not None:
+            velocity = 0.5 * velocity + (anchor - sent.mean(0)) / old
+            anchor = anchor - old * velocity
+            torch.testing.assert_close(rows, before + anchor - sent, rtol=1e-12, atol=1e-12)
+        sent, old = rows.clone(), gamma
+        made.begin_round(following)
+        gamma = following
+
+
+def late(keywords: dict[str, Any]) -> dict[str, Any]:
+    """Nine steps of a worker; its model in the middle, the agreed one then, and the final one."""
+    model = net()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = LocalSGD(inner, model, reducers=[OrderedMean()], **keywords)
+    found: dict[str, Any] = {}
+    for step in range(9):
+        if step == 6:
+            found["own"] = {n: v.clone() for n, v in values(model).items()}
+            with optimizer.agreed_model():
+                found["agreed"] = {n: v.clone() for n, v in values(model).items()}
+        optimizer.zero_grad()
+        loss_of(model, dist.get_rank(), step).backward()
+        optimizer.step()
+    optimizer.finish()
+    found["final"] = {n: v.clone() for n, v in values(model).items()}
+    found["calls"] = optimizer.ledger.levels[0].calls
+    return found
+
+
+CASES = [
+    {"local_steps": 3, "delay": Delay(1, 1)},
+    {"local_steps": 1, "delay": Delay(2, 1)},
+    {"local_steps": 1, "delay": Delay(2, 0)},
+]
+
+
+def all_late() -> list[dict[str, Any]]:
+    return [late(case) for case in CASES]
+
+
+def test_four_processes_end_with_one_model_and_show_their_mean_meanwhile() -> None:
+    ranks = run(4, all_late)
+    for case in range(len(CASES)):
+        found = [rank[case] for rank in ranks]
+        for rank in found:
+            assert_bits(rank["final"], found[0]["final"])
+            assert_bits(rank["agreed"], found[0]["agreed"])
+        name = "0.weight"
+        owns = torch.stack([rank["own"][name] for rank in found])
+        assert not torch.equal(owns[0], owns[1])  # also right after an agreement
+        torch.testing.assert_close(found[0]["agreed"][name], owns.mean(0), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (partial(Delay, 0), "cut into 0 fragments"),
+        (partial(Delay, 2, 3), "delay of 3 agreements with 2 fragments"),
+        (lambda: level(start(), Delay(4, 0)), "give at most 3"),
+    ],
+)
+def test_mistakes(make, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make()
