@@ -28,6 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from localsgd import LocalSGD
+from localsgd.delayed import Delay
 from localsgd.reduce import CompressedMean, Sign
 from localsgd.topology import row_multiple
 from localsgd.workers.layout import Layout
@@ -44,6 +45,8 @@ class Contestant:
         title: for people.
         wrap: from the model and its plain optimizer; called in every process at once.
         steps: local steps of an act, which holds equally many agreements every time.
+        ahead: steps taken beforehand, so that an agreement that overlaps with later steps is due
+            in the middle of an act.
         needs: a package beside PyTorch.
         ours: whether it is this package's.
     """
@@ -51,6 +54,7 @@ class Contestant:
     title: str
     wrap: Callable[[nn.Module, Optimizer], Wrapped]
     steps: int = 16
+    ahead: int = 0
     needs: str | None = None
     ours: bool = False
 
@@ -171,6 +175,12 @@ CONTESTANTS: dict[str, Contestant] = {
     "h2": Contestant("localsgd, H = 2", _ours(local_steps=2), steps=4, ours=True),
     "h16": Contestant("localsgd, H = 16", _ours(local_steps=16), ours=True),
     "h16-sign": Contestant("localsgd, H = 16, EF-sign", _ours_signed(16), ours=True),
+    "h16-delayed": Contestant(
+        "localsgd, H = 16, delayed averaging",
+        _ours(local_steps=16, delay=Delay(agreements=1)),
+        ahead=8,
+        ours=True,
+    ),
     "hierarchical": Contestant(
         "localsgd, H = 2, Hb = 8 on 2x2", _ours(topology="2x2", local_steps=[2, 8]), ours=True
     ),

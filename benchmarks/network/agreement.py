@@ -1,0 +1,50 @@
+"""What a process of the crew does for `signs`: agree on the tensors of WRN-28-10, in every way."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.network.payload import WAYS
+from benchmarks.workloads import wide_resnet
+from localsgd.collective import Ledger
+from localsgd.level import Agreeing, agree_and_share
+from localsgd.reduce import CompressedMean, ExactMean, Sign
+from localsgd.topology import Topology, build_levels, place, row_multiple
+from localsgd.workers.layout import Layout
+
+_levels: dict[str, tuple[torch.Tensor, list[Agreeing], Ledger]] = {}
+
+
+def prepare(members: int) -> None:
+    """Rows, and levels over them, for every way."""
+    shapes = wide_resnet()
+    named_shapes = ((str(i), torch.empty(shape, device="meta")) for i, shape in enumerate(shapes))
+    layout = Layout.of(named_shapes, multiple=row_multiple(members))
+    placement = place(Topology((members,)))
+    draw = torch.Generator().manual_seed(dist.get_rank())
+    start = layout.rows(1, "cpu")
+    for view in layout.views(start[0]).values():
+        view.normal_(generator=draw)
+    for way in WAYS:
+        rows, ledger = start.clone(), Ledger.of(1)
+        mean = ExactMean() if way == "dense" else _signs(way, layout)
+        levels = build_levels(placement, rows, reducers=[mean], ledger=ledger)
+        _levels[way] = rows, levels, ledger
+
+
+def _signs(way: str, layout: Layout) -> CompressedMean:
+    return CompressedMean(Sign(), feedback=True, way=way, layout=layout)  # type: ignore[arg-type]
+
+
+def agree(way: str) -> tuple[float, int]:
+    """Seconds, and payload bytes."""
+    rows, levels, ledger = _levels[way]
+    rows *= 1 + 0.01 * dist.get_rank()  # There is something to agree on.
+    before = ledger.bytes
+    dist.barrier()
+    start = time.perf_counter()
+    agree_and_share(levels)
+    return time.perf_counter() - start, ledger.bytes - before

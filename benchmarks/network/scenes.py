@@ -1,0 +1,90 @@
+"""Which links the table is about, who runs on them, and the running."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from benchmarks import crew as alone
+from benchmarks.network import rates
+from benchmarks.network.contestants import BOUND, CONTESTANTS, DDP
+from benchmarks.network.crew import crew
+from benchmarks.network.laboratory import laboratory
+from benchmarks.network.race import Laps, Race
+
+NODES = 4
+INSIDE, UP_LINK = 1_000_000_000, 10_000_000
+"""Bits a second of nodes' links and of up-links, where there are racks."""
+
+FLAT = (
+    BOUND,
+    DDP,
+    "ddp-fp16",
+    "ddp-power-sgd",
+    "post-local",
+    "accelerate",
+    "h1",
+    "h1-sign",
+    "h16",
+    "h16-sign",
+    "h16-delayed",
+)
+RACKS = (BOUND, "averager", "h2", "h16", "hierarchical")
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Links, and who runs on them.
+
+    Args:
+        rate: of every node's link, bits a second.
+        names: of contestants, the bound first.
+        up_link: of the up-links of 2 racks; `None` is one rack.
+    """
+
+    rate: int
+    names: tuple[str, ...]
+    up_link: int | None = None
+
+    @property
+    def racks(self) -> int:
+        return 1 if self.up_link is None else 2
+
+    @property
+    def title(self) -> str:
+        if self.up_link is None:
+            return rates.named(self.rate)
+        return f"2 racks, {rates.named(self.rate)}, up-links {rates.named(self.up_link)}"
+
+
+Results: TypeAlias = Mapping[Scene, Mapping[str, Laps]]
+"""Of every scene, by contestant."""
+
+
+def scenes(flat_rates: Sequence[str], racks: bool) -> list[Scene]:
+    """One for each rate, and that of the racks."""
+    found = [Scene(rates.bits_per_second(text), FLAT) for text in flat_rates]
+    return [*found, Scene(INSIDE, RACKS, UP_LINK)] if racks else found
+
+
+def run(chosen: Sequence[Scene], model: str, batch: int, turns: int) -> Results:
+    """What every contestant that is installed took; one laboratory for each number of racks."""
+    found: dict[Scene, Mapping[str, Laps]] = {}
+    for racks in dict.fromkeys(scene.racks for scene in chosen):
+        group = [scene for scene in chosen if scene.racks == racks]
+        with (
+            laboratory(NODES, racks) as made,
+            crew(made, environment=alone.KEEPING) as workers,
+        ):
+            race = Race(made, workers, model, batch)
+            for name in dict.fromkeys(name for scene in group for name in present(scene)):
+                race.enter(name, CONTESTANTS[name].steps)
+            for scene in group:
+                made.shape(scene.rate, scene.up_link)
+                found[scene] = race.take_turns(present(scene), turns)
+    return found
+
+
+def present(scene: Scene) -> list[str]:
+    return [name for name in scene.names if not CONTESTANTS[name].missing]
