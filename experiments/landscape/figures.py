@@ -13,6 +13,7 @@ from experiments.landscape.design import LOCAL_STEPS
 from experiments.landscape.measures import MINI_BATCH, POST_LOCAL, SCRATCH, SHAPES, SMALL
 from localsgd.landscape.figures import maps
 from localsgd.landscape.figures.style import COLOURS, legend, panels, save
+from localsgd.units import plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +31,8 @@ def draw_all(name: str, records: Records, folder: Path) -> list[Path]:
     drawn = []
     for what, draw in FIGURES.items():
         figure = draw(records)
-        figure.suptitle(f"{name}, {len(by_seed(records))} seeds", fontsize=9)
+        seeds = plural(len(by_seed(records)), "seed")
+        figure.suptitle(f"{name}, {seeds}", fontsize=9)
         drawn.append(save(figure, folder / f"{name}-{what}.png"))
     return drawn
 
@@ -42,7 +44,8 @@ def largest(records: Records) -> Figure:
         for arm in FORKED:
             rows = chosen(records, "largest eigenvalue", model=arm, data=data)
             _band(axes, arm, *_over_seeds(rows, "epoch", "largest"))
-        axes.set(xlabel="epoch", ylabel="λ max of the Hessian", yscale="log", title=data)
+        axes.set(xlabel="epoch", ylabel="λ max of the Hessian", title=data)
+        _scaled(axes)
         legend(axes)
     return figure
 
@@ -55,7 +58,8 @@ def top(records: Records) -> Figure:
             rows = chosen(records, "eigenvalues", model=arm, data=data)
             values = np.array([row["values"] for row in rows])
             _band(axes, arm, np.arange(1, values.shape[1] + 1), values)
-        axes.set(xlabel="rank", ylabel="eigenvalue at the end", yscale="log", title=data)
+        axes.set(xlabel="rank", ylabel="eigenvalue at the end", title=data)
+        _scaled(axes)
         legend(axes)
     return figure
 
@@ -65,7 +69,7 @@ def curves(records: Records) -> Figure:
     figure, (train, test, ratios) = panels(3)
     first = by_seed(records)[0]
     for data, axes in zip(SETS, (train, test), strict=True):
-        for arm in (MINI_BATCH, POST_LOCAL):
+        for arm in (POST_LOCAL, MINI_BATCH):  # the dashed ones on top
             for index, row in enumerate(chosen(first, "curve", model=arm, data=data)):
                 style = "--" if arm == MINI_BATCH else "-"
                 label = arm if index == 0 else None
@@ -86,7 +90,9 @@ def _ratios(axes: Axes, records: Records) -> None:
             label = data if seed == 0 else None
             axes.plot(x, points, "ox"[place], ms=4, color=COLOURS[place], label=label, mfc="none")
     axes.axhline(1, color="grey", linewidth=0.6)
-    axes.set_xticks(range(len(by_seed(records))))
+    count = len(by_seed(records))
+    axes.set_xticks(range(count))
+    axes.set_xlim(-0.5, count - 0.5)
     axes.set(xlabel="seed", ylabel="rise: H=16 / H=1", title="ten directions, near 0")
     legend(axes)
 
@@ -109,7 +115,8 @@ def lines(records: Records) -> Figure:
             )
         for end in (0, 1):
             axes.axvline(end, color="grey", linewidth=0.6)
-        axes.set(xlabel=f"0: {start}, 1: mini-batch", ylabel="loss", yscale="log")
+        axes.set(xlabel=f"0: {start}, 1: mini-batch", ylabel="loss")
+        _scaled(axes)
         legend(axes)
     return figure
 
@@ -123,9 +130,10 @@ def noise(records: Records) -> Figure:
         _band(steps, f"{arm}, averaged", *_over_seeds(rows, "epoch", "averaged"), COLOUR[arm], "--")
         if arm == POST_LOCAL:
             _band(steps, f"{arm}, one worker", *_over_seeds(rows, "epoch", "worker"), COLOUR[arm])
-    traces.set(xlabel="epoch", ylabel="tr Cov of a sample's gradient", yscale="log")
-    steps.set(xlabel="epoch", ylabel="trace of the noise of a step", yscale="log")
+    traces.set(xlabel="epoch", ylabel="tr Cov of a sample's gradient")
+    steps.set(xlabel="epoch", ylabel="trace of the noise of a step")
     for axes in (traces, steps):
+        _scaled(axes)
         legend(axes)
     return figure
 
@@ -156,6 +164,13 @@ def drift(records: Records) -> Figure:
 def plane(records: Records) -> Figure:
     """The plane through the three minima of the first seed."""
     return maps.planes(chosen(records, "plane"))
+
+
+def _scaled(axes: Axes) -> None:
+    """A logarithmic scale where values span more than a few times their least."""
+    low, high = axes.dataLim.y0, axes.dataLim.y1
+    if high > 5 * low > 0:
+        axes.set_yscale("log")
 
 
 def _over_seeds(
