@@ -17,6 +17,7 @@ from localsgd.cli.options import (
     Command,
     CompareCommand,
     LandscapeCommand,
+    ReproduceCommand,
     ResumeCommand,
     RunCommand,
     ShowCommand,
@@ -126,6 +127,10 @@ def _call(command: Command) -> int:
         from localsgd.cli import landscape
 
         return landscape.landscape(command)
+    if isinstance(command, ReproduceCommand):
+        from localsgd.cli import reproducing
+
+        return reproducing.reproduce(command)
     from localsgd.cli import showing
 
     if isinstance(command, ShowCommand):

@@ -113,6 +113,16 @@ Shape = Literal[
 
 
 @dataclass(frozen=True)
+class ReproduceCommand:
+    """The paper's tables and figures by name: what they show, what they cost, what is in them."""
+
+    names: Positional[tuple[str, ...]] = ()
+    """The paper's labels, such as tab:improve_sign_sgd, or short names, such as signs."""
+    list: bool = False
+    """All there are."""
+
+
+@dataclass(frozen=True)
 class LandscapeCommand:
     """Measure how flat the loss is around the models of runs that have ended, and between them.
 
@@ -182,6 +192,7 @@ Command = (
     | Annotated[ShowCommand, tyro.conf.subcommand("show")]
     | Annotated[LandscapeCommand, tyro.conf.subcommand("landscape")]
     | Annotated[TasksCommand, tyro.conf.subcommand("tasks")]
+    | Annotated[ReproduceCommand, tyro.conf.subcommand("reproduce")]
 )
 
 

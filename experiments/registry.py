@@ -1,0 +1,111 @@
+"""The paper's tables and figures by their labels: what `paper.toml` holds, as values.
+
+>>> entry("signs").label
+'tab:improve_sign_sgd'
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+import torch
+
+from localsgd import tasks
+from localsgd.names import unknown
+from localsgd.tasks import models
+
+PAPER = Path(__file__).with_name("paper.toml")
+PASSES = 6
+"""Operations of training for a multiply-accumulate of the forward pass: the backward pass costs two
+forward ones, and a multiply-accumulate is two operations.
+"""
+
+
+class Training(NamedTuple):
+    """Runs of the full size that an entry names, tuning left out."""
+
+    model: str
+    task: str
+    epochs: int
+    runs: int
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One table or figure. The fields are explained at the head of `paper.toml`."""
+
+    label: str
+    name: str
+    part: Literal["main", "appendix"]
+    kind: Literal["table", "figure", "drawing"]
+    shows: str
+    setting: str
+    needs: Literal["cpu", "gpu", "beyond"]
+    training: tuple[Training, ...] = ()
+    command: str | None = None
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str | int | float, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        if odd := [row for row in self.rows if len(row) != len(self.columns)]:
+            raise ValueError(f"{self.label}: {odd[0]} does not fit the columns {self.columns}")
+
+    @property
+    def values(self) -> list[dict[str, Any]]:
+        """The rows, by column."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+    @property
+    def operations(self) -> float:
+        """Floating-point operations of all runs of the full size; 0 where nothing is trained."""
+        return sum(map(_operations, self.training))
+
+
+@cache
+def entries() -> dict[str, Entry]:
+    """All of them by label, in the paper's order."""
+    content = tomllib.loads(PAPER.read_text(encoding="utf-8"))
+    return {
+        label: msgspec.convert({"label": label, **fields}, Entry)
+        for label, fields in content.items()
+    }
+
+
+def entry(name: str) -> Entry:
+    """The entry with that label or short name.
+
+    Raises:
+        UserError: there is none; the nearest is named.
+    """
+    for found in entries().values():
+        if name in (found.label, found.name):
+            return found
+    raise unknown("table or figure", name, list(_names()))
+
+
+def _names() -> Iterator[str]:
+    for found in entries().values():
+        yield found.name
+        yield found.label
+
+
+def _operations(training: Training) -> float:
+    card = tasks.card(training.task)
+    forward = _forward(training.model, training.task)
+    return PASSES * forward * card.train_size * training.epochs * training.runs
+
+
+@cache
+def _forward(model: str, task: str) -> int:
+    """Multiply-accumulates of a sample, counted where nothing is computed."""
+    card = tasks.card(task)
+    kind: Any = SimpleNamespace(card=card, input_shape=card.input_shape, classes=card.classes)
+    dtype = torch.int64 if card.sequential else torch.float32
+    with torch.device("meta"):
+        net = models.build(model, kind, 0)
+        return models.count_operations(net, torch.empty(1, *card.input_shape, dtype=dtype))

@@ -1,0 +1,32 @@
+"""`reproduce`: handed to the experiments of a checkout, which the library knows by name alone."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import localsgd
+from localsgd.cli.options import ReproduceCommand
+from localsgd.errors import UserError
+
+MODULE = "experiments.reproduce"
+
+
+def reproduce(command: ReproduceCommand) -> int:
+    """Lists the paper's tables and figures, or shows some of them."""
+    return _experiments().reproduce(command.names, listing=command.list)
+
+
+def _experiments() -> ModuleType:
+    """The module, from the current folder or the checkout that this library lies in."""
+    for folder in (Path.cwd(), Path(localsgd.__file__).parents[2]):
+        if (folder / MODULE.replace(".", "/")).with_suffix(".py").is_file():
+            if str(folder) not in sys.path:
+                sys.path.append(str(folder))
+            return importlib.import_module(MODULE)
+    raise UserError(
+        "reproduce needs the folder experiments/ of the repository, which is no part of the "
+        "installed package; call it in a checkout"
+    )

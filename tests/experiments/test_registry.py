@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from experiments import registry
+from experiments.registry import entries, entry
+from experiments.reproduce import cost, overview, reproduce
+from localsgd import tasks
+from localsgd.cli import main
+from localsgd.errors import UserError
+from localsgd.methods import METHODS
+from localsgd.traffic import published
+from tests.experiments.labels import LABELS
+
+NETWORKS = {
+    "ResNet-20": "resnet20",
+    "ResNet-50": "imagenet-resnet50",
+    "DenseNet-40-12": "densenet40-12",
+    "WRN-28-10": "wrn28-10",
+}
+DATA = {"CIFAR-10": "cifar10", "CIFAR-100": "cifar100", "ImageNet-1k": "imagenet"}
+
+
+def test_every_label_of_the_paper_is_there_once_and_in_order() -> None:
+    assert tuple(entries()) == LABELS
+    assert len(set(LABELS)) == 36
+
+
+def test_names_are_short_and_no_two_alike() -> None:
+    names = [found.name for found in entries().values()]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[a-z0-9-]{3,22}", name) for name in names)
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_an_entry_fits_together(label: str) -> None:
+    found = entry(label)
+    assert entry(found.name) is found
+    assert bool(found.rows) == bool(found.columns)
+    assert found.rows or found.kind != "table"
+    for row in found.values:
+        assert row.get("task", "cifar10") in tasks.names()
+        assert 0 <= row.get("test_accuracy", 50) <= 100
+        assert 0 <= row.get("deviation", 0) < 1
+    for model, task, epochs, runs in found.training:
+        assert task in tasks.names()
+        assert model
+        assert epochs in (90, 120, 250, 300, 400, 500)
+        assert runs > 0
+
+
+def test_methods_are_called_as_in_the_library() -> None:
+    usual = {
+        row["method"] for found in entries().values() for row in found.values if "method" in row
+    }
+    assert usual - METHODS.keys() == {"noise", "mean", "majority"}  # optimizers and reducers
+
+
+def rows(name: str, *columns: str) -> dict[tuple, tuple]:
+    """Rows by model and task, as tuples of some columns; several rows are joined."""
+    found: dict[tuple, tuple] = {}
+    for row in entry(name).values:
+        key = row["model"], row["task"]
+        found[key] = found.get(key, ()) + tuple(row[column] for column in columns)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "other"),
+    [
+        ("scaling-ratio", ("parameters", "operations", "ratio"), published.SCALING),
+        ("speedup", ("speedup",), published.WHOLE_RUN),
+        ("speedup-second-phase", ("speedup",), published.SECOND_PHASE),
+    ],
+)
+def test_the_library_has_the_same_numbers(name: str, columns: tuple, other: dict) -> None:
+    expected = {(NETWORKS[key.model], DATA[key.data]): values for key, values in other.items()}
+    assert rows(name, *columns) == expected
+
+
+def test_the_library_has_the_same_minutes() -> None:
+    assert dict(entry("many-local-steps").rows) == published.MINUTES
+
+
+def test_numbers_that_stand_in_several_tables_are_the_same() -> None:
+    """As the paper has them; the notes name the exceptions (a slip in the table of noise)."""
+    nets = {
+        (r["model"], r["task"], r["workers"], r["local_steps"]): (
+            r["test_accuracy"],
+            r["deviation"],
+        )
+        for r in entry("nets").values
+    }
+    noise = {
+        (r["task"], r["method"]): (r["test_accuracy"], r["deviation"])
+        for r in entry("noise").values
+    }
+    assert noise["cifar10", "mini-batch"] == nets["resnet20", "cifar10", 16, 1]
+    assert noise["cifar10", "post-local"] == nets["resnet20", "cifar10", 16, 32]
+    larger = {tuple(r)[1:] for r in entry("larger-batch").rows if r[0] == "resnet20"}
+    longer = {tuple(r)[1:] for r in entry("longer").rows if r[0] == 300}
+    assert larger == longer
+
+
+def test_costs_follow_from_models_data_and_runs() -> None:
+    """Forward and backward passes of ResNet-20 over 50,000 images, 300 times, in 15 runs."""
+    arms = entry("arms")
+    assert arms.operations == 6 * 40_813_184 * 50_000 * 300 * 15
+    assert cost(arms) == "6 d 9 h"
+    assert entry("lstm").operations == 6 * 30 * 31_770_700 * 69_620 * 120 * 12
+    assert entry("rounds").operations == 0
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UserError, match="unknown table or figure 'sign'; nearest: signs"):
+        entry("sign")
+    with pytest.raises(UserError, match="nearest: tab:lstm_lm_ppl"):
+        entry("tab:lstm_lm_pp")
+
+
+def test_a_row_of_another_length_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    text = registry.PAPER.read_text(encoding="utf-8")
+    spoilt = text.replace('["A1", 1, 128, 1,', '["A1", 1, 128,', 1)
+    path = tmp_path / "paper.toml"
+    path.write_text(spoilt, encoding="utf-8")
+    monkeypatch.setattr(registry, "PAPER", path)
+    entries.cache_clear()
+    try:
+        with pytest.raises(ValueError, match="does not fit the columns"):
+            entries()
+    finally:
+        entries.cache_clear()
+
+
+def test_the_list_has_every_label(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console(width=400, file=io.StringIO(), record=True)
+    console.print(overview())
+    said = console.export_text()
+    for label, found in entries().items():
+        line = next(line for line in said.splitlines() if label + " " in line)
+        assert found.name in line
+        assert ("ready" in line) == (found.command is not None)
+    assert main(["reproduce", "--list"]) == 0
+    assert "paper's tables and figures" in capsys.readouterr().out
+
+
+def test_one_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "tab:lstm_lm_ppl", "convex"]) == 0
+    said = capsys.readouterr().out
+    assert "86.85" in said
+    assert "12 runs of lstm on wikitext-2, 120 epochs each" in said
+    assert "nothing yet" in said
+    assert "python -m experiments.convex_time" in said
+
+
+def test_a_name_or_the_list_and_not_both() -> None:
+    for names, listing in (((), False), (("signs",), True)):
+        with pytest.raises(UserError, match="needs a label or a short name, or --list"):
+            reproduce(names, listing=listing)
+
+
+def test_without_a_checkout_one_line_says_so(monkeypatch, tmp_path) -> None:
+    from localsgd.cli import reproducing
+    from localsgd.cli.options import ReproduceCommand
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(reproducing.localsgd, "__file__", str(tmp_path / "a" / "b" / "__init__.py"))
+    with pytest.raises(UserError, match="call it in a checkout"):
+        reproducing.reproduce(ReproduceCommand(list=True))
