@@ -129,6 +129,14 @@ def test_two_processes_end_with_the_bits_of_one(tmp_path: Path) -> None:
     assert parts[0][1] == pytest.approx(losses, rel=1e-6)
 
 
+def test_bfloat16_is_autocast_but_for_the_layers(tmp_path: Path) -> None:
+    mixed, plain = prepared(tmp_path / "a", precision="bfloat16"), prepared(tmp_path / "b")
+    found, expected = mixed.train(), plain.train()
+    assert mixed.assembly.workers.params.dtype == torch.float32
+    assert not torch.equal(mixed.assembly.workers.params, plain.assembly.workers.params)
+    assert found["test_loss"] == pytest.approx(expected["test_loss"], abs=0.05)
+
+
 def test_without_streams_carried_the_run_is_another(tmp_path: Path) -> None:
     """So the tests above see that something is carried."""
     usual, forgetful = prepared(tmp_path / "a"), prepared(tmp_path / "b")

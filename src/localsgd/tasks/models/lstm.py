@@ -77,11 +77,17 @@ class LSTM(nn.Module):
         """Scores of the next segment of B streams, and where it leaves them. Changes nothing."""
         if state is None:
             state = self._zeros(len(tokens))
-        hidden, state = self.lstm(self.embedding(tokens), state)
+        hidden, state = self._layers(self.embedding(tokens), state)
         hidden = self.dropout(hidden)
         if isinstance(self.head, Tied):
             return self.head(hidden, self.embedding.weight), state
         return self.head(hidden), state
+
+    def _layers(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        if x.device.type != "cpu":
+            return self.lstm(x, state)
+        with torch.autocast("cpu", enabled=False):  # which has no LSTM in bfloat16
+            return self.lstm(x, state)
 
     def _zeros(self, streams: int) -> State:
         like, shape = self.embedding.weight, (self.lstm.num_layers, streams, self.lstm.hidden_size)
