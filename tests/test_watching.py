@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from localsgd.assemble import Assembly
 from localsgd.errors import UserError
 from localsgd.evaluate import agreed_model
 from localsgd.execute import Execution, Interrupted
@@ -87,8 +89,26 @@ def test_drift_by_hand(tmp_path: Path) -> None:
     assert last["between_rounds"] == pytest.approx(cosine, abs=1e-4)
     assert before["step"] == 9
     # mean ||update||^2 = ||mean update||^2 + mean ||distance to the mean||^2
+    assert min(last["to_mean"]) > 0  # seen before they agree
     squares = [sum(d**2 for d in last[key]) / 4 for key in ("updates", "to_mean")]
     assert squares[0] == pytest.approx(last["mean_update"] ** 2 + squares[1], rel=1e-4)
+
+
+def test_its_time_is_not_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("localsgd.execute.time", SimpleNamespace(perf_counter=lambda: clock.now))
+    watching = watch("drift", tmp_path)
+    inner = watching.watchers[0].measure
+
+    def slow(assembly: Assembly) -> list[dict[str, Any]]:
+        clock.now += 100.0
+        return inner(assembly)
+
+    monkeypatch.setattr(watching.watchers[0], "measure", slow)
+    execution = prepared(tiny(), tmp_path, watching=watching)
+    execution.train()
+    assert clock.now == 300.0
+    assert execution.seconds == 0.0
 
 
 def test_fewer_rounds_are_written_down_but_all_are_seen(tmp_path: Path) -> None:
