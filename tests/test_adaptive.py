@@ -1,4 +1,4 @@
-"""The sequences of H that the papers' formulas give, worked out by hand or by the formula itself."""
+"""The sequences of H that the formulas of the papers give, worked out by hand."""
 
 from __future__ import annotations
 
@@ -101,9 +101,7 @@ def test_the_waiting_share_is_met_by_the_least_h() -> None:
     step, seconds, waited, length = 0, 0.0, 0.0, 1
     found = []
     for _ in range(12):
-        length = schedule(
-            Progress(step, seconds=seconds, waited_seconds=waited, memory=memory)
-        )
+        length = schedule(Progress(step, seconds=seconds, waited_seconds=waited, memory=memory))
         found.append(length)
         step += length
         waited += wait

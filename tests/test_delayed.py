@@ -159,16 +159,16 @@ def test_gamma_is_that_of_the_fragments_own_round() -> None:
     made = level(rows, Delay(1, 1), outers=[outer.block_momentum(0.5)])
     velocity, anchor, sent = torch.zeros(N, dtype=torch.float64), start()[0], None
     made.begin_round(0.1)
-    gamma = 0.1
+    gamma = of_sent = 0.1
     for turn, following in enumerate((0.2, 0.05, 0.4)):
         rows += training(turn)
         before = rows.clone()
         agree_and_share([made])
         if sent is not None:
-            velocity = 0.5 * velocity + (anchor - sent.mean(0)) / old
-            anchor = anchor - old * velocity
+            velocity = 0.5 * velocity + (anchor - sent.mean(0)) / of_sent
+            anchor = anchor - of_sent * velocity
             torch.testing.assert_close(rows, before + anchor - sent, rtol=1e-12, atol=1e-12)
-        sent, old = rows.clone(), gamma
+        sent, of_sent = rows.clone(), gamma
         made.begin_round(following)
         gamma = following
 

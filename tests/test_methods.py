@@ -60,7 +60,7 @@ def test_every_method_says_what_it_reads() -> None:
 
 
 def lengths(schedule) -> list[int]:
-    """H at each step of a run whose learning rate and loss fall and which waits half of the time."""
+    """H at each step of a run whose rate and loss fall, and which waits half of the time."""
     memory: dict[str, float] = {}
     return [
         schedule(

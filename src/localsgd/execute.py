@@ -131,8 +131,12 @@ class Execution:
 
     def _evaluate(self) -> None:
         assembly, metric = self.assembly, self.assembly.task.card.metric
-        result = score(agreed_model(assembly), assembly)
+        model = agreed_model(assembly)
+        result = score(model, assembly)
         step = assembly.workers.step
+        cycles = cycle_ends(assembly.plan)
+        if step in cycles and self.leads:
+            self.folder.snapshot(cycles.index(step) + 1, model)
         row: dict[str, Any] = {
             "step": step,
             "epoch": step / assembly.plan.steps_per_epoch,
@@ -210,13 +214,21 @@ class Execution:
                 signal.signal(number, handler)
 
 
+def cycle_ends(plan: Plan) -> list[int]:
+    """The last steps of a cyclic learning rate's cycles, of which snapshots are kept."""
+    if plan.run.lr_schedule != "cyclic":
+        return []
+    return [min(plan.steps, plan.cycle * number) for number in range(1, plan.run.lr_cycles + 1)]
+
+
 def evaluation_steps(plan: Plan) -> dict[int, int]:
     """The steps after which the agreed model is evaluated, numbered; the last step is one."""
     run = plan.run
     every = max(run.evaluate_every, 1 / plan.steps_per_epoch)  # at most once a step
     count = int((run.epochs or 0) / every)
     steps = [plan.step_at(number * every) for number in range(1, count + 1)]
-    ordered = dict.fromkeys([*(step for step in steps if 0 < step < plan.steps), plan.steps])
+    wanted = sorted({*steps, *cycle_ends(plan)})
+    ordered = dict.fromkeys([*(step for step in wanted if 0 < step < plan.steps), plan.steps])
     return {step: number for number, step in enumerate(ordered, start=1)}
 
 

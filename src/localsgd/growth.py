@@ -24,7 +24,6 @@ class AddingUp:
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
-        self.learning_rate = 0.0
 
     @property
     def step(self) -> int:
@@ -40,7 +39,7 @@ class AddingUp:
 
     def apply(self, learning_rate: float) -> None:
         if self._workers.accumulated == 1:
-            self.learning_rate = learning_rate
+            self._workers.accumulated_rate = learning_rate
         self._workers.count_step()
 
 
@@ -49,13 +48,11 @@ class StepOnMean:
 
     Args:
         level: over the workers' gradients.
-        adding: whose learning rate is that of the first batch.
-        workers: step.
+        workers: step, with the learning rate of the first batch.
     """
 
-    def __init__(self, level: Agreeing, adding: AddingUp, workers: Workers) -> None:
+    def __init__(self, level: Agreeing, workers: Workers) -> None:
         self._level = level
-        self._adding = adding
         self._workers = workers
         self._due = False
 
@@ -74,7 +71,7 @@ class StepOnMean:
         self._level.share()
         if self._due:
             self._due = False
-            self._workers.step_all(self._adding.learning_rate)
+            self._workers.step_all(self._workers.accumulated_rate)
             self._workers.accumulated = 0
 
     def follow(self) -> None:
@@ -90,5 +87,4 @@ def growing(workers: Workers, gradients: Sequence[Agreeing]) -> tuple[AddingUp, 
     Args:
         gradients: levels over the workers' gradients, innermost first.
     """
-    adding = AddingUp(workers)
-    return adding, [StepOnMean(gradients[0], adding, workers), *gradients[1:]]
+    return AddingUp(workers), [StepOnMean(gradients[0], workers), *gradients[1:]]

@@ -108,12 +108,22 @@ class Folder:
         path = self.path / "environment.json"
         return json.loads(path.read_text()) if path.is_file() else {}
 
-    def finish(self, summary: Mapping[str, Any], model: torch.nn.Module) -> None:
-        from safetensors.torch import save
+    def snapshot(self, number: int, model: torch.nn.Module) -> None:
+        """Keeps the agreed model of the end of a learning rate's `number`-th cycle."""
+        folder = self.path / "snapshots"
+        folder.mkdir(exist_ok=True)
+        write_whole(folder / f"cycle-{number}.safetensors", _weights(model))
 
-        tensors = {name: value.contiguous().cpu() for name, value in model.state_dict().items()}
-        write_whole(self.model, save(tensors, metadata={"format": "pt"}))
+    def finish(self, summary: Mapping[str, Any], model: torch.nn.Module) -> None:
+        write_whole(self.model, _weights(model))
         write_whole(self.path / "summary.json", _json(summary))
+
+
+def _weights(model: torch.nn.Module) -> bytes:
+    from safetensors.torch import save
+
+    tensors = {name: value.contiguous().cpu() for name, value in model.state_dict().items()}
+    return save(tensors, metadata={"format": "pt"})
 
 
 def environment(device: torch.device, processes: int) -> dict[str, Any]:

@@ -58,6 +58,8 @@ class Workers:
         active: whether a worker takes the step at hand; all do where not given.
 
     `taken` counts the steps that each hosted worker took: all of `step`, where all are active.
+    `accumulated` counts the batches whose gradients are summed in `grads` and not stepped yet, the
+    first of them at the learning rate `accumulated_rate` (see `growth.py`).
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Workers:
         self.step = 0
         self.taken = [0] * len(self.ids)
         self.accumulated = 0
+        self.accumulated_rate = 0.0
         self._transforms = tuple(transforms)
         self._active = active
         self._stepping = [True] * len(self.ids)
@@ -186,7 +189,7 @@ class Workers:
             "loss": (self.loss_sums[row], self.loss_counts[row]),
             "told": (self._told[row], self._told_counts[row]),
             "taken": self.taken[row],
-            **({"accumulated": (self.grads[row], self.accumulated)} if self.accumulated else {}),
+            **({"accumulated": self._accumulated(row)} if self.accumulated else {}),
         }
 
     def load(self, row: int, state: dict[str, Any]) -> None:
@@ -198,7 +201,10 @@ class Workers:
         self._told[row], self._told_counts[row] = state["told"]
         self.taken[row] = state["taken"]
         if "accumulated" in state:
-            self.grads[row], self.accumulated = state["accumulated"]
+            self.grads[row], self.accumulated, self.accumulated_rate = state["accumulated"]
+
+    def _accumulated(self, row: int) -> tuple[Tensor, int, float]:
+        return self.grads[row], self.accumulated, self.accumulated_rate
 
 
 def _adopt_buffers(models: Sequence[nn.Module]) -> list[tuple[Layout, Tensor]]:

@@ -1,0 +1,1 @@
+"""Every method on the same real data and samples."""

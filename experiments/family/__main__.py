@@ -1,0 +1,65 @@
+"""The table of all methods: `python -m experiments.family [--data-dir DIR] [--seeds 3]`.
+
+Runs are kept in `experiments/results/family/runs.jsonl`, one line each; a second call goes on where
+the first was stopped, and then only writes the table and the picture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress, TimeRemainingColumn
+
+from experiments.family import report
+from experiments.family.design import ARMS, SEEDS, settings
+from experiments.family.runner import Kept, carry_out
+from localsgd import tasks
+from localsgd.errors import UserError
+
+RESULTS = Path(__file__).parent.parent / "results" / "family"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="experiments.family", description=__doc__)
+    parser.add_argument("--data-dir", type=Path, help="where Fashion-MNIST lies")
+    parser.add_argument("--seeds", type=int, default=len(SEEDS))
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    try:
+        kept = Kept(options.out / "runs.jsonl")
+        _carry_out(kept, options.seeds, options.data_dir)
+        report.write(kept, options.out)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _carry_out(kept: Kept, seeds: int, data_dir: Path | None) -> None:
+    due = [(arm, seed) for seed in range(seeds) for arm in ARMS]
+    due = [(arm, seed) for arm, seed in due if kept.find(settings(arm, seed)) is None]
+    if not due:
+        return
+    task = tasks.load("fashion-mnist", data_dir)
+    columns = [
+        *Progress.get_default_columns()[:-1],
+        TimeRemainingColumn(elapsed_when_finished=True),
+    ]
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        bar = progress.add_task("", total=len(due))
+        for arm, seed in due:
+            progress.update(bar, description=f"{arm}, seed {seed}")
+            with tempfile.TemporaryDirectory() as folder:
+                kept.add(carry_out(arm, settings(arm, seed), task, Path(folder) / "run"))
+            progress.advance(bar)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

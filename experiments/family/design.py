@@ -1,0 +1,103 @@
+"""What is run: fixed before the first run, for all methods alike.
+
+Fashion-MNIST, 8,000 training images (balanced by class), all 10,000 test images; a small
+convolutional net with batch norm (6,274 parameters); K = 16 workers of batch 16, 8 epochs, 250
+steps of each worker; SGD with Nesterov momentum 0.9 on every worker, learning rate 0.05 per 64
+samples scaled linearly to 0.2, raised over the first half epoch, divided by 10 after 50 % and 75 %;
+weight decay 1e-4, none on batch norm. H = 8 where a method has an H. Nothing is tuned for any method: what is not given
+here is the documented default. The same seeds, and so the same batches and starting weights, for
+all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+SEEDS = (0, 1, 2)
+
+COMMON: dict[str, Any] = {
+    "task": "fashion-mnist",
+    "model": "small-cnn-8",
+    "train_samples": 8000,
+    "workers": 16,
+    "batch": 16,
+    "epochs": 8.0,
+    "lr": 0.05,
+    "lr_batch": 64,
+    "lr_warmup": 0.5,
+    "weight_decay": 1e-4,
+    "local_steps": (8,),
+    "evaluate_every": 8.0,
+    "evaluate_local": "never",
+}
+BLOCKS: dict[str, Any] = {"workers": None, "topology": "4x4", "local_steps": (2, 4)}
+
+ARMS: dict[str, dict[str, Any]] = {
+    "mini-batch SGD": {"method": "mini-batch"},
+    "local SGD": {"method": "local"},
+    "post-local SGD": {"method": "post-local"},
+    "local SGD, H warmed up over 2 epochs": {"method": "local-warmup", "step_warmup": 2.0},
+    "hierarchical 4x4, H = 2, H^b = 4": {"method": "hierarchical", **BLOCKS},
+    "the same, post-local": {"method": "hierarchical-post-local", **BLOCKS},
+    "batch growth": {"method": "batch-growth"},
+    "post-local, sign": {"method": "sign"},
+    "post-local, EF-sign": {"method": "ef-sign"},
+    "local, EF-sign": {"method": "local", "compression": "ef-sign"},
+    "local, EF-sign in two phases": {
+        "method": "local",
+        "compression": "ef-sign",
+        "compression_way": "two-phase",
+    },
+    "H = 1, EF-sign": {"method": "mini-batch", "compression": "ef-sign"},
+    "local, majority vote": {"method": "local", "compression": "majority"},
+    "local, int8": {"method": "local", "compression": "int8"},
+    "local, top 1 %": {"method": "local", "compression": "top-k"},
+    "local, bfloat16": {"method": "local", "compression": "bfloat16"},
+    "local, PowerSGD of rank 2": {"method": "local", "compression": "power-sgd"},
+    "local signSGD (sign descent)": {"method": "local", "optimizer": "sign", "lr": 2e-4},
+    "hybrid momentum 0.9/0.3": {"method": "block-momentum"},
+    "SlowMo": {"method": "slowmo"},
+    "BMUF": {"method": "bmuf"},
+    "DiLoCo": {"method": "diloco"},
+    "local AdamW, moments averaged": {"method": "local-adam"},
+    "local AdamW, moments kept": {"method": "local-adam", "inner_state": ""},
+    "local SGD, momentum reset": {"method": "local", "inner_state": "momentum_buffer=reset"},
+    "local SGD, momentum averaged": {"method": "local", "inner_state": "momentum_buffer=average"},
+    "quadratic rule (cosine)": {"method": "qsr"},
+    "local SGD (cosine)": {"method": "local", "lr_schedule": "cosine"},
+    "AdaComm": {"method": "adacomm"},
+    "H halved every 2 epochs": {"method": "decreasing", "adapt_every": 2.0},
+    "post-local at a plateau": {"method": "plateau"},
+    "4 cycles, H = 1 then 8 in each": {"method": "cyclic"},
+    "delayed averaging": {"method": "delayed"},
+    "4 fragments in turns, one late": {"method": "streaming", "local_steps": (2,)},
+    "LARS": {"method": "local", "optimizer": "lars", "lr": 1.0, "trust": 0.02},
+    "LARC": {"method": "local", "optimizer": "larc", "trust": 0.02},
+    "mini-batch SGD, gradient noise": {"method": "mini-batch", "noise": 1e-5},
+    "local SGD, learning rate by sqrt(K B)": {"method": "local", "lr_scaling": "sqrt"},
+    "local SGD, learning rate by B": {"method": "local", "lr_scaling": "local"},
+    "sorted by label": {"method": "local", "partition": "by-label"},
+    "Dirichlet(0.3) labels": {"method": "local", "partition": "dirichlet:0.3"},
+    "the same, weighted by samples": {
+        "method": "local",
+        "partition": "dirichlet:0.3",
+        "weighting": "samples",
+    },
+    "the same, short ones leave, FedNova": {
+        "method": "local",
+        "partition": "dirichlet:0.3",
+        "exhausted": "leave",
+        "weighting": "fednova",
+    },
+    "half of the workers 4x slower": {"method": "local", "slowdown": (1.0, 4.0) * 8},
+    "the same, FedNova": {
+        "method": "local",
+        "slowdown": (1.0, 4.0) * 8,
+        "weighting": "fednova",
+    },
+}
+
+
+def settings(arm: str, seed: int) -> dict[str, Any]:
+    """Of one run."""
+    return {**COMMON, **ARMS[arm], "seed": seed}

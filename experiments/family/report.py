@@ -1,0 +1,136 @@
+"""The table and the picture of all methods."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from experiments.family.design import ARMS
+from experiments.family.runner import Kept
+
+T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+"""Quantile of Student's t for a 95 % interval, by degrees of freedom."""
+REFERENCE = "mini-batch SGD"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method over its seeds.
+
+    Args:
+        accuracies: in per cent, by seed.
+        against: accuracy less the reference's of the same seed, by seed.
+        agreements: of the outermost level.
+        bytes: that a worker hands over in the whole run, at all levels.
+    """
+
+    arm: str
+    accuracies: tuple[float, ...]
+    against: tuple[float, ...]
+    agreements: float
+    bytes: float
+
+    @property
+    def deviation(self) -> float:
+        return stdev(self.accuracies) if len(self.accuracies) > 1 else math.nan
+
+    @property
+    def half_width(self) -> float:
+        """Of the 95 % interval of the mean paired difference (Student's t)."""
+        n = len(self.against)
+        if n < 2:
+            return math.nan
+        return T_975[min(n - 1, max(T_975))] * stdev(self.against) / math.sqrt(n)
+
+
+def lines(rows: Sequence[dict[str, Any]]) -> list[Line]:
+    by_arm = {
+        arm: {row["settings"]["seed"]: row for row in rows if row["arm"] == arm} for arm in ARMS
+    }
+    reference = by_arm[REFERENCE]
+    found = []
+    for arm, runs in by_arm.items():
+        if not runs:
+            continue
+        found.append(
+            Line(
+                arm,
+                tuple(100 * row["test_accuracy"] for row in runs.values()),
+                tuple(
+                    100 * (row["test_accuracy"] - reference[seed]["test_accuracy"])
+                    for seed, row in runs.items()
+                    if seed in reference
+                ),
+                mean(row["agreements"][-1] for row in runs.values()),
+                mean(sum(row["bytes"]) for row in runs.values()),
+            )
+        )
+    return found
+
+
+def write(kept: Kept, folder: Path) -> None:
+    """`table.md` and `table.png` beside the runs."""
+    found = lines(kept.rows)
+    (folder / "table.md").write_text(markdown(found))
+    _draw(found, folder / "table.png")
+
+
+def markdown(found: Sequence[Line]) -> str:
+    rows = [
+        "| method | test accuracy (%) | less mini-batch SGD, paired | agreements | sent by a worker |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for line in found:
+        against = f"{mean(line.against):+.2f} ± {line.half_width:.2f}" if line.against else ""
+        rows.append(
+            f"| {line.arm} | {mean(line.accuracies):.2f} ± {line.deviation:.2f} "
+            f"| {against if line.arm != REFERENCE else ''} | {line.agreements:.0f} "
+            f"| {line.bytes / 1e6:.2f} MB |"
+        )
+    counts = sorted({len(line.accuracies) for line in found})
+    seeds = " to ".join(str(count) for count in (counts[0], counts[-1])[: len(counts)])
+    rows += [
+        "",
+        f"Mean ± deviation over {seeds} seeds; the difference with its 95 % interval (Student's t, "
+        "same seed for both).",
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def _draw(found: Sequence[Line], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(9, 0.27 * len(found) + 1.2), layout="constrained")
+    for index, line in enumerate(reversed(found)):
+        x = mean(line.accuracies)
+        axes.scatter(line.accuracies, [index] * len(line.accuracies), s=14, color="#9aa5b1")
+        axes.scatter([x], [index], s=34, color="#1f6f8b", zorder=3)
+    reference = next((line for line in found if line.arm == REFERENCE), None)
+    if reference is not None:
+        axes.axvline(mean(reference.accuracies), color="#c8553d", linewidth=1, zorder=0)
+        axes.text(
+            mean(reference.accuracies),
+            len(found) - 0.3,
+            "mini-batch SGD",
+            color="#c8553d",
+            ha="center",
+            va="bottom",
+            fontsize=8,
+        )
+    labels = [f"{line.arm}  ({line.bytes / 1e6:.1f} MB)" for line in reversed(found)]
+    axes.set_yticks(range(len(found)), labels, fontsize=8)
+    axes.set_ylim(-0.7, len(found) + 0.3)
+    axes.set_xlabel("test accuracy (%); a worker's traffic in the whole run beside each name")
+    axes.grid(axis="x", alpha=0.3)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)

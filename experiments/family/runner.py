@@ -1,0 +1,76 @@
+"""Carries one run out and keeps what came of it, by its settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from localsgd.assemble import Assembly
+from localsgd.execute import prepare
+from localsgd.run import Run
+from localsgd.tasks.task import Task
+
+
+class Quiet:
+    """An observer who looks away."""
+
+    def started(self, assembly: Assembly) -> None: ...
+
+    def stepped(self, assembly: Assembly) -> None: ...
+
+    @contextmanager
+    def pausing(self, what: str) -> Generator[None]:
+        yield
+
+    def evaluated(self, row: dict[str, Any]) -> None: ...
+
+    def finished(self, summary: dict[str, Any]) -> None: ...
+
+
+class Kept:
+    """The finished runs of one file of JSON lines; a last line cut short is passed over."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows: list[dict[str, Any]] = []
+        for line in path.read_text().splitlines() if path.exists() else []:
+            try:
+                self.rows.append(json.loads(line))
+            except ValueError:
+                continue
+
+    def find(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The run with these settings."""
+        wanted = json.loads(json.dumps(settings))
+        return next((row for row in self.rows if row["settings"] == wanted), None)
+
+    def add(self, row: dict[str, Any]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        cut_short = self.path.exists() and not self.path.read_text().endswith("\n")
+        with self.path.open("a") as file:
+            file.write(("\n" if cut_short else "") + json.dumps(row) + "\n")
+        self.rows.append(json.loads(json.dumps(row)))
+
+
+def carry_out(arm: str, settings: Mapping[str, Any], task: Task, path: Path) -> dict[str, Any]:
+    """The record of one run, in a folder that nobody needs afterwards."""
+    run = Run(**settings)
+    if run.train_samples is not None:
+        task = task.subset(run.train_samples)
+    execution = prepare(run.completed(task.card), task, path, Quiet())
+    summary = execution.train()
+    assembly = execution.assembly
+    return {
+        "arm": arm,
+        "settings": dict(settings),
+        "test_accuracy": summary["test_accuracy"],
+        "train_loss": summary["train_loss"],
+        "steps": summary["steps"],
+        "local_steps_taken": sum(assembly.workers.taken),
+        "agreements": summary["agreements"],
+        "bytes": [entry["bytes"] for entry in summary["ledger"]],
+        "seconds": round(summary["seconds"], 2),
+    }
