@@ -4,9 +4,9 @@ Fashion-MNIST, 8,000 training images (balanced by class), all 10,000 test images
 convolutional net with batch norm (6,274 parameters); K = 16 workers of batch 16, 8 epochs, 250
 steps of each worker; SGD with Nesterov momentum 0.9 on every worker, learning rate 0.05 per 64
 samples scaled linearly to 0.2, raised over the first half epoch, divided by 10 after 50 % and 75 %;
-weight decay 1e-4, none on batch norm. H = 8 where a method has an H. Nothing is tuned for any method: what is not given
-here is the documented default. The same seeds, and so the same batches and starting weights, for
-all.
+weight decay 1e-4, none on batch norm. H = 8 where a method has an H. Nothing is tuned for any
+method: what is not given here is the documented default. The same seeds, and so the same batches
+and starting weights, for all.
 """
 
 from __future__ import annotations

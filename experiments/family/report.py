@@ -81,7 +81,7 @@ def write(kept: Kept, folder: Path) -> None:
 
 def markdown(found: Sequence[Line]) -> str:
     rows = [
-        "| method | test accuracy (%) | less mini-batch SGD, paired | agreements | sent by a worker |",
+        "| method | test accuracy (%) | less mini-batch SGD, paired | agreements | a worker sent |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     for line in found:
