@@ -172,7 +172,12 @@ CONTESTANTS: dict[str, Contestant] = {
     "accelerate": Contestant("accelerate's LocalSGD, H = 16", _accelerate, needs="accelerate"),
     "h1": Contestant("localsgd, H = 1 on DDP", _ours_overlapped, steps=4, ours=True),
     "h1-sign": Contestant("localsgd, H = 1, EF-sign", _ours_signed(1), steps=4, ours=True),
+    "h1-apart": Contestant(
+        "localsgd, H = 1, models", _ours(local_steps=1, agree_on="models"), steps=4, ours=True
+    ),
     "h2": Contestant("localsgd, H = 2", _ours(local_steps=2), steps=4, ours=True),
+    "h4": Contestant("localsgd, H = 4", _ours(local_steps=4), steps=8, ours=True),
+    "h8": Contestant("localsgd, H = 8", _ours(local_steps=8), steps=8, ours=True),
     "h16": Contestant("localsgd, H = 16", _ours(local_steps=16), ours=True),
     "h16-sign": Contestant("localsgd, H = 16, EF-sign", _ours_signed(16), ours=True),
     "h16-delayed": Contestant(

@@ -1,0 +1,275 @@
+"""`plan`: which H hides the network, for a model and a cluster that is measured or given in
+numbers.
+
+    localsgd plan --topology 4x2 --model resnet20 --task cifar10 --batch 32     # under torchrun
+    localsgd plan --topology 1000x8 --step-seconds 0.2 --scalars 25e6 --rates 100e9 10e9
+
+Everything that is not given is measured where it is started; times that follow are modelled.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from localsgd import tasks
+from localsgd.assemble import assemble, pick_device
+from localsgd.collective import InProcess
+from localsgd.errors import UserError
+from localsgd.processes import USER_ERROR_EXIT, joined
+from localsgd.run import Run
+from localsgd.topology import Place, Placement, Topology, place
+from localsgd.traffic.allreduce import Link
+from localsgd.traffic.link import fitted, measured
+from localsgd.traffic.plan import BITS, SHARE, Plan, Stage
+from localsgd.units import count, duration, percent, plural
+
+WARM_STEPS, TIMED_STEPS = 3, 8
+EVIDENCE = (
+    (1, "That is mini-batch SGD."),
+    (
+        2,
+        "On CIFAR-10 (ResNet-20, K = 16) the paper finds no loss at H = 2 from the start: 92.57 "
+        "against 92.48 %.",
+    ),
+    (
+        8,
+        "On CIFAR-10 (ResNet-20, K = 16) the paper loses half a point at H = 8 from the start "
+        "(92.0 against 92.5 %), and nothing as post-local SGD.",
+    ),
+    (
+        32,
+        "As post-local SGD the paper loses nothing at H = 16 and 32 (ResNet-20, K = 16, CIFAR-10: "
+        "92.80 and 93.02 against 92.48 %); from the start it loses more the larger H is.",
+    ),
+    (
+        64,
+        "The paper has H = 64 with signs alone: 92.76 % with error feedback, post-local, against "
+        "92.45 % at H = 1.",
+    ),
+    (0, "The paper has no accuracy at so large an H: try a smaller one first."),
+)
+"""By the most steps between global agreements that it speaks of; the last is for all others."""
+POWERS = tuple(2**power for power in range(11))
+
+
+@dataclass(frozen=True)
+class PlanCommand:
+    """Say how many local steps hide the network, which torchrun lets it measure."""
+
+    topology: str = "4"
+    """Blocks of workers, such as 16, 8x2 or 1000x8x4, one worker a process where links are
+    measured."""
+    task: str = "digits"
+    """Its data gives the steps that are timed."""
+    model: str | None = None
+    """The task's own where not given."""
+    batch: int = 32
+    """Samples of a local step."""
+    step_seconds: float | None = None
+    """Compute of a local step; measured where not given."""
+    scalars: float | None = None
+    """Of the model; counted where not given."""
+    rates: tuple[float, ...] = ()
+    """Bits a second of each level's links, innermost first; measured where not given."""
+    latencies: tuple[float, ...] = ()
+    """Seconds that a message takes there however short it is; 0 where rates alone are given."""
+    algorithm: str = "ring"
+    """Of the all-reduce: ring, tree or recursive halving."""
+    inner: tuple[int, ...] = ()
+    """H of the levels within the outermost, innermost first; 1 where not given."""
+    spread: float = 0.0
+    """Standard deviation of a step's compute between workers, as a share of it: stragglers."""
+    coding_seconds: float = 0.0
+    """Of encoding and decoding a compressed model, at each agreement of the outermost level."""
+    share: float = SHARE
+    """Of the time that may be spent waiting."""
+    data_dir: Path | None = None
+    """Where the data lies."""
+    figure: Path | None = None
+    """Draw time a sample against H into this file too."""
+
+
+def plan(command: PlanCommand) -> int:
+    """Measures what is missing, and prints the plan."""
+    topology = Topology.parse(command.topology)
+    _check(command, topology)
+    with joined() as world:
+        step_seconds, scalars = command.step_seconds, command.scalars
+        if step_seconds is None or scalars is None:
+            own_seconds, own_scalars = _measured_compute(command)
+            step_seconds = own_seconds if step_seconds is None else step_seconds
+            scalars = own_scalars if scalars is None else scalars
+        links = _given_links(command) or _measured_links(topology, world.size)
+        stages = tuple(
+            Stage(members, link, command.algorithm)
+            for members, link in zip(topology.sizes, links, strict=True)
+        )
+        coding = command.coding_seconds
+        made = Plan(step_seconds, round(scalars), stages, command.spread, coding)
+        if world.rank == 0:
+            _show(made, command)
+    return 0
+
+
+def _check(command: PlanCommand, topology: Topology) -> None:
+    levels = topology.levels
+    if topology.unequal:
+        raise UserError(f"--topology {topology}: a plan is for blocks of one size, such as 4x2")
+    if command.rates and len(command.rates) != levels:
+        raise UserError(f"--rates has {len(command.rates)} numbers for {plural(levels, 'level')}")
+    if command.latencies and (not command.rates or len(command.latencies) != levels):
+        raise UserError("--latencies goes with --rates, a number for each level")
+    if command.inner and len(command.inner) != levels - 1:
+        raise UserError(
+            f"--inner has {len(command.inner)} numbers, and {plural(levels - 1, 'level')} within "
+            "the outermost"
+        )
+    if command.batch < 1:
+        raise UserError(f"--batch {command.batch} cannot be; give 1 or more")
+
+
+def _given_links(command: PlanCommand) -> list[Link]:
+    latencies = command.latencies or (0.0,) * len(command.rates)
+    pairs = zip(command.rates, latencies, strict=True)
+    return [Link.of_rate(rate, latency) for rate, latency in pairs]
+
+
+def _measured_links(topology: Topology, processes: int) -> list[Link]:
+    if processes != topology.workers:
+        raise UserError(
+            f"{plural(processes, 'process', 'processes')} can't measure the links of {topology}; "
+            f"start it by torchrun with {topology.workers}, or give --rates"
+        )
+    places = place(topology).places
+    return [fitted(one.collective.members, *measured(one.collective, one.hosted)) for one in places]
+
+
+def _measured_compute(command: PlanCommand) -> tuple[float, int]:
+    """Seconds of a local step of one worker here, and scalars of its model."""
+    task = tasks.load(command.task, command.data_dir)
+    run = Run(task=command.task, model=command.model, batch=command.batch, workers=1)
+    alone = Placement(Topology((1,)), 0, 1, (Place(1, 1, InProcess()),), InProcess())
+    workers = assemble(run.completed(task.card), task, alone, pick_device("auto")).workers
+    times = []
+    for _ in range(WARM_STEPS + TIMED_STEPS):
+        start = time.perf_counter()
+        workers.backward()
+        workers.apply(0.0)
+        times.append(time.perf_counter() - start)
+    scalars = sum(slot.length for slot in workers.layout.slots)
+    return statistics.median(times[WARM_STEPS:]), scalars
+
+
+def _show(made: Plan, command: PlanCommand) -> None:
+    console = Console()
+    console.print(_cluster(made))
+    console.print(_table(made, command))
+    inner = _inner(command, made)
+    for way in BITS:
+        console.print(_advice(made, command, inner, way))
+    if command.figure is not None:
+        _draw(made, command, command.figure)
+        console.print(f"Picture: {command.figure}")
+
+
+def _inner(command: PlanCommand, made: Plan) -> tuple[int, ...]:
+    return command.inner or (1,) * (len(made.stages) - 1)
+
+
+def _cluster(made: Plan) -> str:
+    links = [
+        f"level {level}: {plural(stage.members, 'member')}, alpha {duration(stage.link.alpha)}, "
+        f"beta {1e9 * stage.link.beta:.3g} ns a byte"
+        for level, stage in enumerate(made.stages, 1)
+    ]
+    return (
+        f"{plural(made.workers, 'worker')}, {count(made.scalars)} scalars, "
+        f"{duration(made.step_seconds)} for a local step. {'; '.join(links)}."
+    )
+
+
+def _table(made: Plan, command: PlanCommand) -> Table:
+    """Time a sample of each worker, and the share that is waited, against H: modelled."""
+    table = Table(title="Time a sample (modelled), and the share waited", title_justify="left")
+    table.add_column("H" if len(made.stages) == 1 else "H of the outermost level", justify="right")
+    for way in BITS:
+        table.add_column(way, justify="right")
+    for steps in POWERS:
+        local_steps = [*_inner(command, made), steps]
+        cells = [
+            f"{duration(made.seconds(local_steps, way) / command.batch)}  "
+            f"{percent(made.waiting_share(local_steps, way))}"
+            for way in BITS
+        ]
+        table.add_row(str(steps), *cells)
+    return table
+
+
+def _advice(made: Plan, command: PlanCommand, inner: Sequence[int], way: str) -> str:
+    steps = made.smallest(command.share, way, inner)
+    if steps is None:
+        return f"{way}: no H brings waiting under {percent(command.share)}; raise --inner"
+    local_steps = " ".join(map(str, [*inner, steps]))
+    hierarchical = "hierarchical-" if inner else ""
+    method = f"{hierarchical}post-local" if steps > 1 else f"{hierarchical or 'mini-batch'}"
+    compression = {"dense": "", "int8": " --compression int8", "sign": " --compression ef-sign"}
+    model = f" --model {command.model}" if command.model else ""
+    return (
+        f"{way}: H = {steps} is the smallest at which waiting is under {percent(command.share)}. "
+        f"{evidence(steps * math.prod(inner))}\n"
+        f"  localsgd run --task {command.task}{model} --batch {command.batch} --method "
+        f"{method.removesuffix('-')} --topology {command.topology} --local-steps {local_steps}"
+        f"{compression[way]}"
+    )
+
+
+def evidence(local_steps: int) -> str:
+    """What the paper has found about accuracy at so many steps between global agreements."""
+    for most, words in EVIDENCE:
+        if local_steps <= most:
+            return words
+    return EVIDENCE[-1][1]
+
+
+def _draw(made: Plan, command: PlanCommand, path: Path) -> None:
+    from localsgd.show.paper import canvas, look, plain_log_axis
+
+    with canvas(path, 6.0, 4.0) as figure:
+        axes = figure.subplots()
+        for index, way in enumerate(BITS):
+            times = [
+                1000 * made.seconds([*_inner(command, made), steps], way) / command.batch
+                for steps in POWERS
+            ]
+            axes.plot(POWERS, times, label=way, **look(index))
+        axes.axhline(1000 * made.step_seconds / command.batch, color="#888888", linewidth=1)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(POWERS, [str(steps) for steps in POWERS])
+        plain_log_axis(axes)
+        axes.set_xlabel("H of the outermost level")
+        axes.set_ylabel("ms a sample, modelled")
+        axes.legend()
+
+
+def main() -> int:
+    """Until `localsgd` itself has the command: `python -m localsgd.cli.planning`."""
+    import tyro
+
+    try:
+        return plan(tyro.cli(PlanCommand, prog="localsgd plan"))
+    except UserError as error:
+        print(f"localsgd: {error}", file=sys.stderr)
+        return USER_ERROR_EXIT
+
+
+if __name__ == "__main__":
+    sys.exit(main())
