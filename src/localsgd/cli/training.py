@@ -173,7 +173,7 @@ class Host:
 
     def train(self, wanted: Run, path: Path, *, resuming: bool, title: str = "") -> None:
         """Trains `wanted` to its end."""
-        check_same("configuration", f"{_lines(wanted)}\nout={path}")
+        check_same("configuration", f"{_lines(wanted)}\nout={path}\nwatch={self.hosting.watch}")
         with Live(self.console, quiet=not self.loud, title=title) as live:
             with self.heartbeat.waiting():
                 execution = prepare(
