@@ -8,7 +8,9 @@ Local SGD, post-local SGD and hierarchical local SGD (Lin et al. 2020), and what
 """
 
 from localsgd import outer
+from localsgd.adaptive import adacomm, cyclic, decreasing, plateau, qsr, waiting_share
 from localsgd.collective import Ledger
+from localsgd.delayed import Delay
 from localsgd.errors import PeerLost, UserError
 from localsgd.optimizer import LocalSGD
 from localsgd.reduce import ExactMean, OrderedMean
@@ -29,6 +31,7 @@ from localsgd.topology import Topology
 from localsgd.version import __version__
 
 __all__ = [
+    "Delay",
     "ExactMean",
     "Ledger",
     "LocalSGD",
@@ -40,13 +43,19 @@ __all__ = [
     "Topology",
     "UserError",
     "__version__",
+    "adacomm",
+    "cyclic",
+    "decreasing",
     "epochs",
     "every",
     "outer",
     "picture",
     "piecewise",
+    "plateau",
     "post_local",
+    "qsr",
     "rounds",
     "share",
+    "waiting_share",
     "warmup",
 ]

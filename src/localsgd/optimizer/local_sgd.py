@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
 from localsgd.collective import Ledger
-from localsgd.collective.metered import Entry
+from localsgd.collective.metered import Entry, Metered
 from localsgd.delayed import NO_DELAY, Delay
 from localsgd.errors import UserError
 from localsgd.optimizer import amp
@@ -33,6 +33,7 @@ from localsgd.reduce import Reducer
 from localsgd.schedule import Position
 from localsgd.signals import Signal, Signals
 from localsgd.topology import Placement, Topology, place, row_multiple
+from localsgd.workers.inner_state import InnerStates
 
 KEY = "local_sgd"
 """Of what `state_dict` adds to the inner optimizer's."""
@@ -73,6 +74,9 @@ class LocalSGD(Optimizer):
         outers: what happens to the mean update, one for each level; `None` is plain averaging.
         delay: of the outermost level's agreements: means that are applied later, fragments of the
             model that agree in turns.
+        inner_state: what becomes of the inner optimizer's state where models agree at the outermost
+            level, by key: keep (where nothing is said), average or reset, with a period, such as
+            `"exp_avg=average,exp_avg_sq=average:4"` or `"all=reset"`.
         start: `"check"` that all ranks start from the same weights, or `"broadcast"` rank 0's.
         timeout: of a collective; must outlast the longest time by which a rank may be behind, and
             so the slowest round. A `timedelta`, or seconds.
@@ -94,11 +98,14 @@ class LocalSGD(Optimizer):
         reducers: Sequence[Reducer | None] | None = None,
         outers: Sequence[Outer | None] | None = None,
         delay: Delay = NO_DELAY,
+        inner_state: str = "",
         start: Start = "check",
         timeout: timedelta | float = timedelta(hours=2),
     ) -> None:
         processes = dist.get_world_size() if dist.is_initialized() else 1
-        settings = settings_of(processes, local_steps, topology, agree_on, reducers, outers, delay)
+        settings = settings_of(
+            processes, local_steps, topology, agree_on, reducers, outers, delay, inner_state
+        )
         rows = self._adopt(inner, model, processes)
         check_configuration({**settings.described(), "start": start}, inner, rows)
         if not isinstance(timeout, timedelta):
@@ -130,6 +137,10 @@ class LocalSGD(Optimizer):
         self._models = Models(rows, placement, settings, self.ledger)
         self._gradients = Averager(rows, placement, settings, self.ledger, ddp, watched)
         self._signals = Signals(settings.schedules, placement.world, rows[0].values.device)
+        self._inner_states = InnerStates(
+            [self.inner], settings.inner_state, Metered(placement.world, self.ledger.levels[-1])
+        )
+        self._model_agreements = 0
         self._position = Position.start(settings.levels)
         self._finished_at = -1
         self._shows_average = False
@@ -265,6 +276,9 @@ class LocalSGD(Optimizer):
         if shared < depth:
             self._check_left_out()
             self._models.agree(depth, first=shared)
+        if shared < depth == self._settings.levels:
+            self._model_agreements += 1
+            self._inner_states.agree(self._model_agreements)
         self._position.close()
         if depth == self._settings.levels and self._signals.needed:
             self._signals.exchange([self._signal()])
@@ -391,6 +405,7 @@ class LocalSGD(Optimizer):
             "position": asdict(self._position),
             "levels": self._models.state(),
             "signals": self._signals.state(),
+            "model_agreements": self._model_agreements,
             "told": [float(self._loss), self._losses, self._seconds],
             "ledger": [asdict(entry) for entry in self.ledger.levels],
             "made_with": self._settings.described(),
@@ -398,7 +413,7 @@ class LocalSGD(Optimizer):
 
     def _check_saved(self, own: dict[str, Any]) -> None:
         now = self._settings.described()
-        for what in ("topology", "reducers", "outers", "delay"):
+        for what in ("topology", "reducers", "outers", "delay", "inner_state"):
             if own["made_with"][what] != now[what]:
                 raise UserError(
                     f"the state was saved with {what} {own['made_with'][what]}, and this LocalSGD "
@@ -411,6 +426,7 @@ class LocalSGD(Optimizer):
         self._position = Position(**copy.deepcopy(own["position"]))
         self._models.load(own["levels"])
         self._signals.load(own["signals"])
+        self._model_agreements = own["model_agreements"]
         self._loss, self._losses, self._seconds = own["told"]
         self._since = time.perf_counter()
         for entry, saved in zip(self.ledger.levels, own["ledger"], strict=True):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import torch
@@ -17,6 +17,7 @@ from localsgd.outer import Outer
 from localsgd.reduce import ExactMean, Reducer
 from localsgd.schedule import Progress, Schedule, checked_length, every
 from localsgd.topology import Topology
+from localsgd.workers.inner_state import Rule, rules_of
 
 AgreeOn: TypeAlias = Literal["auto", "models", "gradients"]
 LocalSteps: TypeAlias = int | Schedule | Sequence[int | Schedule]
@@ -37,6 +38,7 @@ class Settings:
     agree_on: AgreeOn
     exact: int
     delay: Delay = NO_DELAY
+    inner_state: Mapping[str, Rule] = field(default_factory=dict)
 
     @property
     def levels(self) -> int:
@@ -51,6 +53,7 @@ class Settings:
             "reducers": described([type(reducer).__name__ for reducer in self.reducers]),
             "outers": described(self.outers),
             "delay": str(self.delay),
+            "inner_state": str(dict(self.inner_state)),
         }
 
 
@@ -62,6 +65,7 @@ def settings_of(
     reducers: Sequence[Reducer | None] | None,
     outers: Sequence[Outer | None] | None,
     delay: Delay = NO_DELAY,
+    inner_state: str = "",
 ) -> Settings:
     """Checks what needs no other process."""
     if agree_on not in ("auto", "models", "gradients"):
@@ -79,7 +83,7 @@ def settings_of(
     if agree_on == "gradients":
         _check_gradients(schedules, exact)
     exact = 0 if agree_on == "models" else exact
-    return Settings(blocks, schedules, means, outer, agree_on, exact, delay)
+    return Settings(blocks, schedules, means, outer, agree_on, exact, delay, rules_of(inner_state))
 
 
 def _topology(given: str | int | Topology | DeviceMesh | None, processes: int) -> Topology:

@@ -1,0 +1,145 @@
+"""What came after 2020, in a loop of one's own, on four processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from localsgd import LocalSGD, UserError, adacomm, qsr, waiting_share
+from localsgd.reduce import CompressedMean, MajorityVote, PowerSgd, Sign
+from tests.distributed.harness import run
+from tests.optimizer.reference import assert_bits, loss_of, net, values
+
+MUON = getattr(torch.optim, "Muon", None)
+
+
+def local(make: Any, keywords: dict[str, Any], steps: int = 6, model: Any = None) -> LocalSGD:
+    model = model or net()
+    optimizer = LocalSGD(make(model.parameters()), model, **keywords)
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = loss_of(model, dist.get_rank(), step)
+        loss.backward()
+        optimizer.report_loss(loss)
+        optimizer.step()
+    return optimizer
+
+
+def moments() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    adam = lambda parameters: torch.optim.Adam(parameters, lr=0.01)  # noqa: E731
+    for rule in ("", "exp_avg=average", "exp_avg_sq=reset:2", "all=average:2"):
+        optimizer = local(adam, {"local_steps": 3, "inner_state": rule})
+        state = next(iter(optimizer.state.values()))
+        found[rule] = {key: state[key].clone() for key in ("exp_avg", "exp_avg_sq")}
+    return found
+
+
+def test_moments_are_kept_averaged_or_reset() -> None:
+    ranks = run(4, moments)
+    kept = torch.stack([rank[""]["exp_avg"] for rank in ranks])
+    assert not torch.equal(kept[0], kept[1])
+    for rank in ranks:
+        assert torch.equal(
+            rank["exp_avg=average"]["exp_avg"], ranks[0]["exp_avg=average"]["exp_avg"]
+        )
+        assert rank["exp_avg_sq=reset:2"]["exp_avg_sq"].eq(0).all()
+        for key in ("exp_avg", "exp_avg_sq"):
+            assert torch.equal(rank["all=average:2"][key], ranks[0]["all=average:2"][key])
+    second = torch.stack([rank["exp_avg=average"]["exp_avg_sq"] for rank in ranks])
+    assert not torch.equal(second[0], second[1])
+
+
+def adaptive() -> dict[str, Any]:
+    """The number of agreements with each schedule, and the model at the end."""
+    found: dict[str, Any] = {}
+    sgd = lambda parameters: torch.optim.SGD(parameters, lr=0.05)  # noqa: E731
+    for name, schedule in (
+        ("adacomm", adacomm(4, period=4)),
+        ("qsr", qsr(1, 0.1)),
+        ("waiting", waiting_share(0.05)),
+    ):
+        optimizer = local(sgd, {"local_steps": schedule, "agree_on": "models"}, steps=24)
+        optimizer.finish()
+        found[name] = optimizer.ledger.levels[0].calls, values(optimizer.model)
+    return found
+
+
+def test_ranks_choose_the_same_rounds_from_losses_and_times_of_their_own() -> None:
+    ranks = run(4, adaptive)
+    for name in ranks[0]:
+        for rank in ranks:
+            assert rank[name][0] == ranks[0][name][0], name
+            assert_bits(rank[name][1], ranks[0][name][1])
+    # (0.1/0.05)² = 4, once the rate has been agreed on, at the third round of one step.
+    assert ranks[0]["qsr"][0] == 2 + 5 + 1
+
+
+def compressed() -> list[Any]:
+    made = []
+    for reducer in (CompressedMean(Sign()), MajorityVote(), PowerSgd(rank=1)):
+        sgd = lambda parameters: torch.optim.SGD(parameters, lr=0.05)  # noqa: E731
+        optimizer = local(sgd, {"local_steps": 2, "reducers": [reducer]})
+        made.append((optimizer.ledger.bytes, values(optimizer.model)))
+    return made
+
+
+def test_compressors_learn_where_the_tensors_of_the_users_model_lie() -> None:
+    model = net()
+    tensors = sum(1 for _ in model.parameters())
+    for rank in run(4, compressed):
+        bytes_of_signs, _ = rank[0]
+        # Three agreements: a scale of 8 bytes for every tensor, and a bit for every scalar.
+        assert bytes_of_signs >= 3 * 8 * tensors
+        assert bytes_of_signs < 3 * sum(p.numel() * 8 for p in model.parameters())
+
+
+class Matrices(nn.Module):
+    """Two layers without biases, which Muon can step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(3, 5, bias=False), nn.Linear(5, 2, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.two(self.one(x).relu())
+
+
+def with_muon() -> dict[str, torch.Tensor]:
+    assert MUON is not None
+    torch.manual_seed(0)
+    model = Matrices()
+    optimizer = LocalSGD(
+        MUON(model.parameters(), lr=0.02),
+        model,
+        local_steps=2,
+        inner_state="momentum_buffer=average",
+    )
+    for step in range(4):
+        optimizer.zero_grad()
+        draw = torch.Generator().manual_seed(10 * step + dist.get_rank())
+        model(torch.randn(6, 3, generator=draw)).square().sum().backward()
+        optimizer.step()
+    states = torch.cat([s["momentum_buffer"].flatten() for s in optimizer.state.values()])
+    return {"states": states, **values(model)}
+
+
+@pytest.mark.skipif(MUON is None, reason="torch.optim.Muon is not in this torch")
+def test_muon_takes_local_steps() -> None:
+    ranks = run(2, with_muon)
+    assert_bits(ranks[0], ranks[1])
+
+
+def test_a_loss_that_nobody_tells_is_asked_for() -> None:
+    model = nn.Linear(2, 1)
+    optimizer = LocalSGD(
+        torch.optim.SGD(model.parameters(), lr=0.1), model, local_steps=adacomm(2, 4)
+    )
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    with pytest.raises(UserError, match=r"call optimizer.report_loss\(loss\)"):
+        optimizer.step()
