@@ -1,16 +1,16 @@
-"""A declared delay for each global synchronisation: what it costs a step, and when it costs
-nothing.
+"""A declared delay for each global synchronisation: what it costs, and when it costs nothing.
 
 4 workers as 2 blocks of 2 in one process, H = 2, Hb = 8, so that all agree every 16 steps. The
 paper (appendix, hierarchical local SGD) has delays of 1 s and of 50 s.
 
-- 1 s, really waited for: delay / (H Hb) a step, and nothing for delayed averaging, as 16 steps take
-  longer than that here.
+- 1 s, really waited for: delay / (H Hb) a step, and nothing for delayed averaging. B is chosen so
+  that 16 steps take longer than the delay.
 - 50 s, over Hb: on a clock that is simulated. Its lines say so; compute is measured.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 from collections.abc import Sequence
@@ -28,9 +28,12 @@ from localsgd.run import Run
 from localsgd.topology import Topology, place
 from localsgd.train import train
 
-MODEL, BATCH = "small-cnn", 32
+MODEL, BATCH, MOST_BATCH = "small-cnn", 32, 256
 TOPOLOGY, LOCAL_STEPS, BLOCK_STEPS = "2x2", 2, 8
 ROUND = LOCAL_STEPS * BLOCK_STEPS
+ROUND_SECONDS = 1.4
+"""What a global round is made to take by the choice of B: longer than the delay of 1 s."""
+
 TURNS = 5
 TOLERANCE = 0.05
 LONG_SECONDS = 50.0
@@ -40,14 +43,18 @@ PLAIN, LATE, HIDDEN = "no delay", "1 s", "1 s, delayed averaging"
 
 
 def assembled(
-    seconds: float, clock: Clock = WALL, method_delay: int = 0, block_steps: int = BLOCK_STEPS
+    seconds: float,
+    clock: Clock = WALL,
+    method_delay: int = 0,
+    block_steps: int = BLOCK_STEPS,
+    batch: int = BATCH,
 ) -> Assembly:
     """The trainer, hierarchical, whose global agreements come so many seconds late."""
     task = random_cifar(1024)
     run = Run(
         task="cifar10",
         model=MODEL,
-        batch=BATCH,
+        batch=batch,
         lr=0.01,
         lr_scaling="none",
         method="hierarchical",
@@ -86,10 +93,12 @@ def step_seconds(assembly: Assembly, clock: Clock, period: int) -> float:
 
 def short_here(turns: int) -> list[Finding]:
     """The delay of 1 s, on the wall clock."""
+    trial = step_seconds(assembled(0.0), WALL, ROUND)
+    batch = min(MOST_BATCH, math.ceil(BATCH * ROUND_SECONDS / (ROUND * trial)))
     contestants = {
-        PLAIN: assembled(0.0),
-        LATE: assembled(1.0),
-        HIDDEN: assembled(1.0, method_delay=1),
+        PLAIN: assembled(0.0, batch=batch),
+        LATE: assembled(1.0, batch=batch),
+        HIDDEN: assembled(1.0, method_delay=1, batch=batch),
     }
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
 
@@ -98,7 +107,7 @@ def short_here(turns: int) -> list[Finding]:
 
     take_turns({name: partial(act, name) for name in contestants}, turns)
     plain = seconds[PLAIN]
-    case = f"1 s, wall clock, H = {LOCAL_STEPS}, Hb = {BLOCK_STEPS}"
+    case = f"1 s, wall clock, H = {LOCAL_STEPS}, Hb = {BLOCK_STEPS}, B = {batch}"
     due = 1.0 / ROUND
     found = []
     for name, own in seconds.items():

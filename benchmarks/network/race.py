@@ -15,6 +15,9 @@ import torch.distributed as dist
 from benchmarks.network.crew import Crew
 from benchmarks.network.laboratory import Laboratory
 
+SECONDS = 300.0
+"""That an act may take."""
+
 LOOK_SECONDS = 0.03
 QUIET_BYTES = 10_000
 """What a link that is in use carries in that time at the least rate, and more."""
@@ -95,9 +98,9 @@ class Race:
 
     def enter(self, name: str, steps: int) -> None:
         """Builds a contestant and lets it act once, off the clock."""
-        self._crew.call(_enter, name, self._network, self._batch)
+        self._crew.call(_enter, name, self._network, self._batch, seconds=SECONDS)
         self._steps[name] = steps
-        self._crew.call(_act, name)
+        self._crew.call(_act, name, seconds=SECONDS)
 
     def take_turns(self, names: Sequence[str], turns: int) -> dict[str, Laps]:
         """In every turn each acts once, in an order drawn anew."""
@@ -109,7 +112,7 @@ class Race:
 
     def _lap(self, name: str, laps: Laps) -> None:
         before = self._laboratory.counters()
-        found = self._crew.call(_act, name)
+        found = self._crew.call(_act, name, seconds=SECONDS)
         late = self._until_quiet()
         crossed = self._laboratory.counters() - before
         steps = self._steps[name]
