@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import Progress, TimeRemainingColumn
 
 from experiments.family import report
-from experiments.family.design import ARMS, SEEDS, settings
+from experiments.family.design import ARMS, SEEDS, TABLE_OF_MOMENTA, settings
 from experiments.family.runner import Kept, carry_out
 from localsgd import tasks
 from localsgd.errors import UserError
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def _carry_out(kept: Kept, seeds: int, data_dir: Path | None) -> None:
-    due = [(arm, seed) for seed in range(seeds) for arm in ARMS]
+    due = [(arm, seed) for seed in range(seeds) for arm in ARMS | TABLE_OF_MOMENTA]
     due = [(arm, seed) for arm, seed in due if kept.find(settings(arm, seed)) is None]
     if not due:
         return

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from experiments.family.design import ARMS
+from experiments.family.design import ARMS, TABLE_OF_MOMENTA
 from experiments.family.runner import Kept
 
 T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
@@ -47,9 +47,10 @@ class Line:
         return T_975[min(n - 1, max(T_975))] * stdev(self.against) / math.sqrt(n)
 
 
-def lines(rows: Sequence[dict[str, Any]]) -> list[Line]:
+def lines(rows: Sequence[dict[str, Any]], arms: Iterable[str]) -> list[Line]:
     by_arm = {
-        arm: {row["settings"]["seed"]: row for row in rows if row["arm"] == arm} for arm in ARMS
+        arm: {row["settings"]["seed"]: row for row in rows if row["arm"] == arm}
+        for arm in [REFERENCE, *arms]
     }
     reference = by_arm[REFERENCE]
     found = []
@@ -73,9 +74,10 @@ def lines(rows: Sequence[dict[str, Any]]) -> list[Line]:
 
 
 def write(kept: Kept, folder: Path) -> None:
-    """`table.md` and `table.png` beside the runs."""
-    found = lines(kept.rows)
+    """`table.md` and `table.png` of all methods, `momenta.md` of the paper's table of momenta."""
+    found = lines(kept.rows, ARMS)
     (folder / "table.md").write_text(markdown(found))
+    (folder / "momenta.md").write_text(markdown(lines(kept.rows, TABLE_OF_MOMENTA)))
     _draw(found, folder / "table.png")
 
 
