@@ -1,12 +1,12 @@
 """What is run: fixed before the first run, for all methods alike.
 
 Fashion-MNIST, 8,000 training images (balanced by class), all 10,000 test images; a perceptron with
-64 hidden units (50,890 parameters); K = 16 workers of batch 16, 16 epochs, 500 steps of each worker;
-SGD with Nesterov momentum 0.9 on every worker, learning rate 0.02 per 64 samples (which a run of
-mini-batch SGD with another seed preferred to 0.01 and did not tell from 0.05) scaled linearly to
-0.08, raised over the first epoch, divided by 10 after 50 % and 75 %; weight decay 1e-4. H = 8 where
-a method has an H. Nothing is tuned for any method: what is not given here is the documented
-default. The same seeds, and so the same batches and starting weights, for all.
+64 hidden units (50,890 parameters); K = 16 workers of batch 16, 16 epochs, 500 steps of each
+worker; SGD with Nesterov momentum 0.9 on every worker, learning rate 0.02 per 64 samples (which a
+run of mini-batch SGD with another seed preferred to 0.01 and did not tell from 0.05) scaled
+linearly to 0.08, raised over the first epoch, divided by 10 after 50 % and 75 %; weight decay 1e-4.
+H = 8 where a method has an H. Nothing is tuned for any method: what is not given here is the
+documented default. The same seeds, and so the same batches and starting weights, for all.
 """
 
 from __future__ import annotations

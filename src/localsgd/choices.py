@@ -31,7 +31,7 @@ MakeOptimizer = Callable[..., torch.optim.Optimizer]
 
 def _lars(run: Run) -> MakeOptimizer:
     clip = run.optimizer == "larc"
-    return partial(LARS, lr=1.0, momentum=run.momentum, trust=run.trust, clip=clip)
+    return partial(LARS, lr=1.0, momentum=run.momentum or 0.0, trust=run.trust, clip=clip)
 
 
 # Fused: a row is stepped as one vector, and everything else makes temporaries of its length.
@@ -39,8 +39,8 @@ OPTIMIZERS: dict[str, Callable[[Run], MakeOptimizer]] = {
     "sgd": lambda run: partial(
         torch.optim.SGD,
         lr=1.0,
-        momentum=run.momentum,
-        nesterov=run.nesterov and run.momentum > 0,
+        momentum=run.momentum or 0.0,
+        nesterov=run.nesterov and bool(run.momentum),
         fused=True,
     ),
     "adam": lambda run: partial(torch.optim.Adam, fused=True),
@@ -48,7 +48,10 @@ OPTIMIZERS: dict[str, Callable[[Run], MakeOptimizer]] = {
     "lars": _lars,
     "larc": _lars,
     "sign": lambda run: partial(
-        SignDescent, lr=1.0, momentum=run.momentum, nesterov=run.nesterov and run.momentum > 0
+        SignDescent,
+        lr=1.0,
+        momentum=run.momentum or 0.0,
+        nesterov=run.nesterov and bool(run.momentum),
     ),
 }
 

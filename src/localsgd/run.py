@@ -129,8 +129,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """
     lr_warmup: NotNegative | None = None
     """Epochs over which the rate rises from lr to its peak; 5 in 300 where not given."""
-    lr_decay_at: tuple[Share, ...] = (0.5, 0.75)
-    """Shares of the run after which the rate is multiplied by lr_decay."""
+    lr_decay_at: tuple[Share, ...] | None = None
+    """Shares of the run after which the rate is multiplied by lr_decay; the task's (usually 0.5 and
+    0.75) where not given."""
     lr_decay: Share = 0.1
     """What a decay multiplies by."""
     lr_schedule: Literal["steps", "cosine", "cyclic"] | None = None
@@ -149,8 +150,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """η of gradient noise of variance η / (1 + t)^γ; none where 0."""
     noise_decay: NotNegative = 0.55
     """γ of gradient noise."""
-    momentum: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.9
-    """Local momentum of sgd, lars, larc and sign."""
+    momentum: Annotated[float, msgspec.Meta(ge=0, lt=1)] | None = None
+    """Local momentum of sgd, lars, larc and sign; the task's (usually 0.9) where not given."""
     nesterov: bool = True
     """Nesterov momentum, as in the paper."""
     weight_decay: NotNegative | None = None
@@ -193,7 +194,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             epochs=_default(self.epochs, float(defaults.epochs)),
             batch=_default(self.batch, defaults.batch),
             lr=_default(self.lr, preset.get("lr", defaults.learning_rate)),
-            clip=_default(self.clip, getattr(defaults, "clip", None)),
+            clip=_default(self.clip, defaults.clip),
+            momentum=_default(self.momentum, defaults.momentum),
+            lr_decay_at=_default(self.lr_decay_at, defaults.lr_decay_at),
+            lr_warmup=_default(self.lr_warmup, defaults.lr_warmup),
             lr_batch=_default(self.lr_batch, defaults.lr_batch),
             weight_decay=_default(self.weight_decay, defaults.weight_decay),
         )
@@ -296,7 +300,7 @@ class Plan:
             start=lr,
             peak=peak,
             warmup_steps=warmup_steps,
-            decays=tuple(sorted(self._at_share(share) for share in run.lr_decay_at)),
+            decays=tuple(sorted(self._at_share(share) for share in _known(run.lr_decay_at))),
             factor=run.lr_decay,
         )
 

@@ -167,7 +167,7 @@ def _falling(run: Run) -> str:
         return f"falling along a cosine to {run.lr_floor:g} of the peak"
     if run.lr_schedule == "cyclic":
         return f"{run.lr_cycles} cosine cycles"
-    decays = ", ".join(f"{share:g}" for share in run.lr_decay_at)
+    decays = ", ".join(f"{share:g}" for share in run.lr_decay_at or ())
     return f"x {run.lr_decay:g} at {decays} of the run"
 
 
