@@ -94,10 +94,12 @@ def effort(
 def preamble(bench: Bench, found: Mapping[Setup, Found], price: str) -> str:
     """What the numbers mean, where an agreement costs `price` gradients."""
     seeds = len({setup.seed for setup in found})
+    spread_over = (
+        f"{seeds} seeds, ± is the standard deviation over them." if seeds > 1 else "One seed."
+    )
     targets = ", ".join(f"{bench.words(n)} = {value:.12f}" for n, value in bench.targets.items())
     return (
         f"Data set {bench.name}, f* = {bench.minimum.value:.15f} (gradient norm "
-        f"{bench.minimum.gradient_norm:.0e}). Targets: {targets}. {seeds} seeds, ± is the standard "
-        f"deviation over them. Time is in gradients along the critical path: B for a local step, "
-        f"{price} for each agreement."
+        f"{bench.minimum.gradient_norm:.0e}). Targets: {targets}. {spread_over} Time is in "
+        f"gradients along the critical path: B for a local step, {price} for each agreement."
     )
