@@ -1,4 +1,4 @@
-"""Everything on the network, under 12 minutes on two quiet cores: `python -m
+"""Everything on the network, about 12 minutes on two quiet cores: `python -m
 benchmarks.network.all`.
 
 The table, signs on a slow link, and declared delays. Ends with 1 where a bound is missed.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from benchmarks.network import rates
 from benchmarks.network.contestants import BOUND, CONTESTANTS, DDP
 from benchmarks.network.race import Laps
 from benchmarks.network.scenes import Results, Scene
@@ -23,7 +24,7 @@ OF_WHAT_BYTES_ALLOW = 0.98
 """Of the samples a second of a loop that waits for nothing but its bytes, at least: H = 16 dense.
 """
 
-FAST = 10_000_000_000
+FAST = rates.MOST
 """A rate at which nothing of ours is slower than DDP."""
 
 FASTER_THAN_FREQUENT, SLOWER_THAN_RARE = 3.0, 1.1

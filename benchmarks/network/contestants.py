@@ -45,8 +45,8 @@ class Contestant:
         title: for people.
         wrap: from the model and its plain optimizer; called in every process at once.
         steps: local steps of an act, which holds equally many agreements every time.
-        ahead: steps taken beforehand, so that an agreement that overlaps with later steps is due
-            in the middle of an act.
+        ahead: more steps taken beforehand, so that an agreement that overlaps with later steps is
+            due in the middle of an act.
         needs: a package beside PyTorch.
         ours: whether it is this package's.
     """
@@ -163,27 +163,27 @@ def _ours_signed(local_steps: int) -> Callable[[nn.Module, Optimizer], Wrapped]:
 BOUND, DDP = "none", "ddp"
 
 CONTESTANTS: dict[str, Contestant] = {
-    BOUND: Contestant("no communication", _alone, steps=8),
-    DDP: Contestant("DDP", _ddp, steps=4),
-    "ddp-fp16": Contestant("DDP, fp16 hook", _ddp_fp16, steps=4),
-    "ddp-power-sgd": Contestant("DDP, PowerSGD hook, rank 2", _ddp_power_sgd, steps=4),
+    BOUND: Contestant("no communication", _alone, steps=4),
+    DDP: Contestant("DDP", _ddp, steps=2),
+    "ddp-fp16": Contestant("DDP, fp16 hook", _ddp_fp16, steps=2),
+    "ddp-power-sgd": Contestant("DDP, PowerSGD hook, rank 2", _ddp_power_sgd, steps=2),
     "post-local": Contestant("PostLocalSGDOptimizer, H = 16", _post_local_sgd),
     "averager": Contestant("HierarchicalModelAverager, 2 and 16", _hierarchical_averager),
     "accelerate": Contestant("accelerate's LocalSGD, H = 16", _accelerate, needs="accelerate"),
-    "h1": Contestant("localsgd, H = 1 on DDP", _ours_overlapped, steps=4, ours=True),
-    "h1-sign": Contestant("localsgd, H = 1, EF-sign", _ours_signed(1), steps=4, ours=True),
+    "h1": Contestant("localsgd, H = 1 on DDP", _ours_overlapped, steps=2, ours=True),
+    "h1-sign": Contestant("localsgd, H = 1, EF-sign", _ours_signed(1), steps=2, ours=True),
     "h1-apart": Contestant(
-        "localsgd, H = 1, models", _ours(local_steps=1, agree_on="models"), steps=4, ours=True
+        "localsgd, H = 1, models", _ours(local_steps=1, agree_on="models"), steps=2, ours=True
     ),
-    "h2": Contestant("localsgd, H = 2", _ours(local_steps=2), steps=4, ours=True),
-    "h4": Contestant("localsgd, H = 4", _ours(local_steps=4), steps=8, ours=True),
+    "h2": Contestant("localsgd, H = 2", _ours(local_steps=2), steps=2, ours=True),
+    "h4": Contestant("localsgd, H = 4", _ours(local_steps=4), steps=4, ours=True),
     "h8": Contestant("localsgd, H = 8", _ours(local_steps=8), steps=8, ours=True),
     "h16": Contestant("localsgd, H = 16", _ours(local_steps=16), ours=True),
     "h16-sign": Contestant("localsgd, H = 16, EF-sign", _ours_signed(16), ours=True),
     "h16-delayed": Contestant(
         "localsgd, H = 16, delayed averaging",
         _ours(local_steps=16, delay=Delay(agreements=1)),
-        ahead=8,
+        ahead=6,
         ours=True,
     ),
     "hierarchical": Contestant(

@@ -29,7 +29,7 @@ def draw(results: Results, path: Path, title: str) -> None:
             _bytes(panels.pop(0), flat)
         for scene, laps in racks.items():
             _rack_shares(panels.pop(0), scene, laps)
-        figure.suptitle(f"{title} (processes share the cores of one machine)", fontsize=11)
+        figure.suptitle(f"{title}; cores are shared", fontsize=11)
 
 
 def _share(laps: Laps, bound: Laps) -> float:
@@ -47,10 +47,10 @@ def _names(results: Results) -> list[str]:
 def _shares(axes: Axes, results: Results) -> None:
     by_rate = sorted(results, key=lambda scene: scene.rate)
     for index, name in enumerate(_names(results)):
-        shares = [_share(results[scene][name], results[scene][BOUND]) for scene in by_rate]
-        axes.plot(
-            [scene.rate for scene in by_rate], shares, label=CONTESTANTS[name].title, **look(index)
-        )
+        run = [scene for scene in by_rate if name in results[scene]]
+        shares = [_share(results[scene][name], results[scene][BOUND]) for scene in run]
+        x = [scene.rate for scene in run]
+        axes.plot(x, shares, label=CONTESTANTS[name].title, **look(index))
     axes.set_xscale("log")
     axes.set_xticks([scene.rate for scene in by_rate], [scene.title for scene in by_rate])
     axes.tick_params(axis="x", which="minor", bottom=False)
@@ -62,8 +62,8 @@ def _shares(axes: Axes, results: Results) -> None:
 
 def _bytes(axes: Axes, results: Results) -> None:
     """Of one rate: they are the same at all."""
-    laps = next(iter(results.values()))
-    names = _names(results)[::-1]
+    laps = max(results.values(), key=len)
+    names = [name for name in laps if name != BOUND][::-1]
     sent = [statistics.median(laps[name].node_bytes) for name in names]
     axes.barh([CONTESTANTS[name].title for name in names], sent, color=look(0)["color"])
     bytes_axis(axes)

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from benchmarks.network.crew import Crew
 from benchmarks.network.laboratory import Laboratory
 
+WARM_STEPS = 2
 SECONDS = 300.0
 """That an act may take."""
 
@@ -51,7 +52,7 @@ def _enter(name: str, network: str, batch: int) -> None:
     model = models.build(network, task, seed=0)
     model, optimizer = contestant.wrap(model, inner(model))
     step = loop(task, model, optimizer, batch)
-    for _ in range(contestant.ahead):
+    for _ in range(WARM_STEPS + contestant.ahead):
         step()
     _entrants[name] = _Entrant(step, contestant.steps, optimizer)
 
@@ -97,10 +98,9 @@ class Race:
         self._steps: dict[str, int] = {}
 
     def enter(self, name: str, steps: int) -> None:
-        """Builds a contestant and lets it act once, off the clock."""
+        """Builds a contestant and lets it take its first steps, off the clock."""
         self._crew.call(_enter, name, self._network, self._batch, seconds=SECONDS)
         self._steps[name] = steps
-        self._crew.call(_act, name, seconds=SECONDS)
 
     def take_turns(self, names: Sequence[str], turns: int) -> dict[str, Laps]:
         """In every turn each acts once, in an order drawn anew."""

@@ -26,7 +26,7 @@ from benchmarks.workloads import scalars, wide_resnet
 
 NODES = 4
 RATE = 100_000_000
-TURNS = 5
+TURNS = 3
 FASTER = 10.0
 OVERHEAD = 1.1
 """Bytes on the wire for one of payload, at most: headers, and answers to what others send."""
