@@ -27,11 +27,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="experiments.family", description=__doc__)
     parser.add_argument("--data-dir", type=Path, help="where Fashion-MNIST lies")
     parser.add_argument("--seeds", type=int, default=len(SEEDS))
+    parser.add_argument("--shard", default="1/1", metavar="I/N", help="the I-th of N equal shares")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     try:
         kept = Kept(options.out / "runs.jsonl")
-        _carry_out(kept, options.seeds, options.data_dir)
+        _carry_out(kept, options.seeds, options.data_dir, shard_of(options.shard))
         report.write(kept, options.out)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -42,9 +43,17 @@ def main() -> int:
     return 0
 
 
-def _carry_out(kept: Kept, seeds: int, data_dir: Path | None) -> None:
+def shard_of(text: str) -> slice:
+    """`2/3`: every third run, from the second on."""
+    index, _, count = text.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
+        raise UserError(f"shard {text!r} is not understood; write 1/3, 2/3 or 3/3")
+    return slice(int(index) - 1, None, int(count))
+
+
+def _carry_out(kept: Kept, seeds: int, data_dir: Path | None, shard: slice) -> None:
     due = [(arm, seed) for seed in range(seeds) for arm in ARMS | TABLE_OF_MOMENTA]
-    due = [(arm, seed) for arm, seed in due if kept.find(settings(arm, seed)) is None]
+    due = [(arm, seed) for arm, seed in due[shard] if kept.find(settings(arm, seed)) is None]
     if not due:
         return
     task = tasks.load("fashion-mnist", data_dir)
