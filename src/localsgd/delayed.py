@@ -27,6 +27,7 @@ from torch import Tensor
 
 from localsgd.errors import UserError
 from localsgd.level import Level
+from localsgd.reduce.ordered import OrderedMean
 
 MakeLevel = Callable[[Tensor, int, int], Level]
 """A level over the members `[g, m, s]` of a fragment, scalars `[start, stop)` of a row."""
@@ -122,14 +123,21 @@ class Fragmented:
             self.levels[(self._turn - 1) % self.delay.fragments].share()
 
     def settle(self) -> None:
-        """The last agreement: all that is under way is applied, then all fragments agree."""
+        """The last agreement: all that is under way is applied, then all fragments agree.
+
+        Exactly, whatever the reducer: workers have trained beyond their anchors, and there is no
+        later agreement that could make up for what a compressed one loses of that.
+        """
         while self._under_way:
             self._apply(self._under_way[0])
         self.agreements += 1
         for (start, stop), level in zip(self._bounds, self.levels, strict=True):
             if self.delay.agreements:
                 self._travelling[..., start:stop] = self.members[..., start:stop]
+            usual = level.reducer
+            level.reducer = usual if usual.linear else OrderedMean()
             level.agree()
+            level.reducer = usual
             if self.delay.agreements:
                 self.members[..., start:stop] = level.anchor.unsqueeze(1)
             else:

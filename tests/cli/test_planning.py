@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from localsgd import UserError
-from localsgd.cli.planning import EVIDENCE, PlanCommand, evidence, plan
+from localsgd.cli.options import PlanCommand
+from localsgd.cli.planning import EVIDENCE, evidence, plan
 from localsgd.traffic.allreduce import Link
 from localsgd.traffic.plan import Plan, Stage
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from localsgd.collective import (
     Collective,
+    Delayed,
     InProcess,
     Leaders,
     Metered,
@@ -102,6 +103,11 @@ def metered(kind: Kind) -> Seat:
     return Seat(Metered(seat.collective, Entry()), seat.groups, seat.members)
 
 
+def late(kind: Kind) -> Seat:
+    seat = kind.build()
+    return Seat(Delayed(seat.collective, 0.01), seat.groups, seat.members)
+
+
 BARE = [
     Kind("one member in process", 1, 1, 1, in_process, (1, 1)),
     Kind("five members in process", 1, 1, 5, in_process, (1, 5)),
@@ -118,9 +124,16 @@ BARE = [
     Kind("leaders of one and three", 4, 1, 2, led, (1, 3)),
     Kind("leaders of two, one and one", 4, 1, 3, led, (2, 1, 1)),
 ]
-KINDS = BARE + [
-    Kind(f"metered {kind.name}", kind.processes, kind.groups, kind.members, metered, (kind,))
-    for kind in BARE
+KINDS = [
+    *BARE,
+    *(
+        Kind(f"metered {kind.name}", kind.processes, kind.groups, kind.members, metered, (kind,))
+        for kind in BARE
+    ),
+    *(
+        Kind(f"delayed {kind.name}", kind.processes, kind.groups, kind.members, late, (kind,))
+        for kind in (BARE[1], BARE[3])
+    ),
 ]
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name.replace(" ", "-"))

@@ -17,6 +17,7 @@ from localsgd.cli.options import (
     Command,
     CompareCommand,
     LandscapeCommand,
+    PlanCommand,
     ReproduceCommand,
     ResumeCommand,
     RunCommand,
@@ -127,6 +128,10 @@ def _call(command: Command) -> int:
         from localsgd.cli import landscape
 
         return landscape.landscape(command)
+    if isinstance(command, PlanCommand):
+        from localsgd.cli import planning
+
+        return planning.plan(command)
     if isinstance(command, ReproduceCommand):
         from localsgd.cli import reproducing
 

@@ -185,6 +185,43 @@ class TasksCommand:
     """Where the data lies."""
 
 
+@dataclass(frozen=True)
+class PlanCommand:
+    """Say how many local steps hide the network, which torchrun lets it measure."""
+
+    topology: str = "4"
+    """Blocks of workers, such as 16, 8x2 or 1000x8x4, one worker a process where links are
+    measured."""
+    task: str = "digits"
+    """Its data gives the steps that are timed."""
+    model: str | None = None
+    """The task's own where not given."""
+    batch: int = 32
+    """Samples of a local step."""
+    step_seconds: float | None = None
+    """Compute of a local step; measured where not given."""
+    scalars: float | None = None
+    """Of the model; counted where not given."""
+    rates: tuple[float, ...] = ()
+    """Bits a second of each level's links, innermost first; measured where not given."""
+    latencies: tuple[float, ...] = ()
+    """Seconds that a message takes there however short it is; 0 where rates alone are given."""
+    algorithm: str = "ring"
+    """Of the all-reduce: ring, tree or recursive halving."""
+    inner: tuple[int, ...] = ()
+    """H of the levels within the outermost, innermost first; 1 where not given."""
+    spread: float = 0.0
+    """Standard deviation of a step's compute between workers, as a share of it: stragglers."""
+    coding_seconds: float = 0.0
+    """Of encoding and decoding a compressed model, at each agreement of the outermost level."""
+    share: float = 0.05
+    """Of the time that may be spent waiting."""
+    data_dir: Path | None = None
+    """Where the data lies."""
+    figure: Path | None = None
+    """Draw time a sample against H into this file too."""
+
+
 Command = (
     Annotated[RunCommand, tyro.conf.subcommand("run")]
     | Annotated[CompareCommand, tyro.conf.subcommand("compare")]
@@ -192,6 +229,7 @@ Command = (
     | Annotated[ShowCommand, tyro.conf.subcommand("show")]
     | Annotated[LandscapeCommand, tyro.conf.subcommand("landscape")]
     | Annotated[TasksCommand, tyro.conf.subcommand("tasks")]
+    | Annotated[PlanCommand, tyro.conf.subcommand("plan")]
     | Annotated[ReproduceCommand, tyro.conf.subcommand("reproduce")]
 )
 

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import math
 import statistics
-import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -22,14 +20,15 @@ from rich.table import Table
 
 from localsgd import tasks
 from localsgd.assemble import assemble, pick_device
+from localsgd.cli.options import PlanCommand
 from localsgd.collective import InProcess
 from localsgd.errors import UserError
-from localsgd.processes import USER_ERROR_EXIT, joined
+from localsgd.processes import joined
 from localsgd.run import Run
 from localsgd.topology import Place, Placement, Topology, place
 from localsgd.traffic.allreduce import Link
 from localsgd.traffic.link import fitted, measured
-from localsgd.traffic.plan import BITS, SHARE, Plan, Stage
+from localsgd.traffic.plan import BITS, Plan, Stage
 from localsgd.units import count, duration, percent, plural
 
 WARM_STEPS, TIMED_STEPS = 3, 8
@@ -59,43 +58,6 @@ EVIDENCE = (
 )
 """By the most steps between global agreements that it speaks of; the last is for all others."""
 POWERS = tuple(2**power for power in range(11))
-
-
-@dataclass(frozen=True)
-class PlanCommand:
-    """Say how many local steps hide the network, which torchrun lets it measure."""
-
-    topology: str = "4"
-    """Blocks of workers, such as 16, 8x2 or 1000x8x4, one worker a process where links are
-    measured."""
-    task: str = "digits"
-    """Its data gives the steps that are timed."""
-    model: str | None = None
-    """The task's own where not given."""
-    batch: int = 32
-    """Samples of a local step."""
-    step_seconds: float | None = None
-    """Compute of a local step; measured where not given."""
-    scalars: float | None = None
-    """Of the model; counted where not given."""
-    rates: tuple[float, ...] = ()
-    """Bits a second of each level's links, innermost first; measured where not given."""
-    latencies: tuple[float, ...] = ()
-    """Seconds that a message takes there however short it is; 0 where rates alone are given."""
-    algorithm: str = "ring"
-    """Of the all-reduce: ring, tree or recursive halving."""
-    inner: tuple[int, ...] = ()
-    """H of the levels within the outermost, innermost first; 1 where not given."""
-    spread: float = 0.0
-    """Standard deviation of a step's compute between workers, as a share of it: stragglers."""
-    coding_seconds: float = 0.0
-    """Of encoding and decoding a compressed model, at each agreement of the outermost level."""
-    share: float = SHARE
-    """Of the time that may be spent waiting."""
-    data_dir: Path | None = None
-    """Where the data lies."""
-    figure: Path | None = None
-    """Draw time a sample against H into this file too."""
 
 
 def plan(command: PlanCommand) -> int:
@@ -258,18 +220,3 @@ def _draw(made: Plan, command: PlanCommand, path: Path) -> None:
         axes.set_xlabel("H of the outermost level")
         axes.set_ylabel("ms a sample, modelled")
         axes.legend()
-
-
-def main() -> int:
-    """Until `localsgd` itself has the command: `python -m localsgd.cli.planning`."""
-    import tyro
-
-    try:
-        return plan(tyro.cli(PlanCommand, prog="localsgd plan"))
-    except UserError as error:
-        print(f"localsgd: {error}", file=sys.stderr)
-        return USER_ERROR_EXIT
-
-
-if __name__ == "__main__":
-    sys.exit(main())

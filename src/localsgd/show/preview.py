@@ -141,14 +141,21 @@ def _legend(plan: Plan) -> str:
 def _traffic(plan: Plan, row_bytes: int) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     counts = agreements(plan)
+    outermost = len(counts) - 1
+    each = f"{size(row_bytes)} each time"
     for level, number in enumerate(counts):
-        sent = number * row_bytes if plan.topology.sizes[level] > 1 else 0
+        fragments = plan.delay.fragments if level == outermost else 1
+        sent = number * row_bytes // fragments if plan.topology.sizes[level] > 1 else 0
+        if fragments > 1:
+            each += f", a {fragments}th of it where fragments agree in turns"
         grid.add_row(
             level_name(level, len(counts)),
             f"{plural(number, 'agreement')} ({percent(number / plan.steps)} of steps)",
             f"{size(sent)} per worker",
         )
-    return Group(grid, Text(f"{size(row_bytes)} each time", style="dim"))
+    if plan.run.compression != "none":
+        each += f"; before compression ({plan.run.compression})"
+    return Group(grid, Text(each, style="dim"))
 
 
 def _learning_rate(plan: Plan) -> RenderableType:
