@@ -153,6 +153,12 @@ def test_mistakes(what: str, says: str) -> None:
     assert says in str(refused.value)
 
 
+def test_drift_needs_a_model_on_which_all_agree(tmp_path: Path) -> None:
+    run = tiny(method="local", local_steps=(4,), delay=1)
+    with pytest.raises(UserError, match="they never hold one together"):
+        prepared(run, tmp_path, watching=watch("drift", tmp_path)).train()
+
+
 def test_nothing_is_watched_where_nothing_is_asked_for() -> None:
     assert watch(" , ", Path()).watchers == []
     assert not watch("", Path()).due(None)  # type: ignore[arg-type]

@@ -96,6 +96,12 @@ class DriftWatcher:
         self._rows: Tensor | None = None
 
     def start(self, assembly: Assembly) -> None:
+        if not assembly.plan.delay.none:
+            raise UserError(
+                "drift is measured from the model on which all workers agreed last, but with delay "
+                "or fragments they never hold one together; watch something else"
+            )
+
         def before(*_: Any) -> None:
             lengths = assembly.position.lengths
             if math.prod(lengths) == 1:
