@@ -79,7 +79,10 @@ def _timed(case: str, name: str, own: Times, base: Times | None, bound: float | 
     cells["ratio"] = f"[bold]{ratio.median:.3f}[/]"
     cells["its quartiles"] = f"{ratio.lower:.3f} - {ratio.upper:.3f}"
     cells["of CPU time"] = f"{cpu.median:.3f}"
+    least = min(own.wall) / min(base.wall)
+    cells["of least times"] = f"{least:.3f}"
     figures |= {"ratio": _rounded(ratio), "cpu_ratio": _rounded(cpu)}
+    figures["least_ratio"] = float(f"{least:.5g}")
     return Finding(case, name, cells, figures, ratio.median, bound)
 
 

@@ -56,7 +56,7 @@ def by_hand(delay: Delay, momentum: float = 0.0, rate: float = 1.0) -> Tensor:
 
     def arrive() -> None:
         part, sent, mean = travelling.pop(0)
-        rows[:, part] += mean - sent
+        rows[:, part] += delay.correction * (mean - sent)
 
     for turn in range(TURNS):
         rows += training(turn)
@@ -78,9 +78,11 @@ def by_hand(delay: Delay, momentum: float = 0.0, rate: float = 1.0) -> Tensor:
 @pytest.mark.parametrize(
     ("fragments", "agreements"), [(1, 0), (1, 1), (3, 0), (3, 1), (3, 2), (3, 3)]
 )
-@pytest.mark.parametrize("momentum", [0.0, 0.5])
-def test_agreements_by_hand(fragments: int, agreements: int, momentum: float) -> None:
-    rows, delay = start(), Delay(fragments, agreements)
+@pytest.mark.parametrize(("momentum", "correction"), [(0.0, 1.0), (0.5, 1.0), (0.0, 0.5)])
+def test_agreements_by_hand(
+    fragments: int, agreements: int, momentum: float, correction: float
+) -> None:
+    rows, delay = start(), Delay(fragments, agreements, correction)
     outers = [outer.sgd(0.7, momentum)] if momentum else None
     made = level(rows, delay, outers=outers)
     for turn in range(TURNS):
@@ -173,6 +175,22 @@ def test_gamma_is_that_of_the_fragments_own_round() -> None:
         gamma = following
 
 
+@pytest.mark.parametrize(("correction", "factor"), [(1.0, -1.3), (0.5, -0.8)])
+def test_a_deviation_is_multiplied_by_what_steps_make_of_it_less_the_correction(
+    correction: float, factor: float
+) -> None:
+    """Local steps that overshoot by 0.3: with the whole correction workers part, with half not."""
+    rows = start()
+    rows += training(0)
+    mean = rows.mean(0, keepdim=True)
+    made = level(rows, Delay(1, 1, correction))
+    agree_and_share([made])
+    before = rows - mean
+    rows.copy_(mean - 0.3 * before)
+    agree_and_share([made])
+    torch.testing.assert_close(rows - mean, factor * before, rtol=1e-12, atol=1e-12)
+
+
 def late(keywords: dict[str, Any]) -> dict[str, Any]:
     """Nine steps of a worker; its model in the middle, the agreed one then, and the final one."""
     model = net()
@@ -222,6 +240,11 @@ def test_four_processes_end_with_one_model_and_show_their_mean_meanwhile() -> No
     [
         (partial(Delay, 0), "cut into 0 fragments"),
         (partial(Delay, 2, 3), "delay of 3 agreements with 2 fragments"),
+        (partial(Delay, 1, 1, 0.0), "correction of 0.0"),
+        (
+            lambda: level(start(), Delay(1, 1, 0.5), outers=[outer.sgd(0.5)]),
+            "leave workers behind an anchor",
+        ),
         (lambda: level(start(), Delay(4, 0)), "give at most 3"),
     ],
 )

@@ -43,10 +43,10 @@ ARMS: dict[str, dict[str, Any]] = {
     "post-local, sign": {"method": "sign"},
     "post-local, EF-sign": {"method": "ef-sign"},
     "local, EF-sign": {"method": "local", "compression": "ef-sign"},
-    "local, EF-sign in two phases": {
+    "local, EF-sign, gathered": {
         "method": "local",
         "compression": "ef-sign",
-        "compression_way": "two-phase",
+        "compression_way": "gather",
     },
     "H = 1, EF-sign": {"method": "mini-batch", "compression": "ef-sign"},
     "local, majority vote": {"method": "local", "compression": "majority"},
@@ -70,6 +70,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "post-local at a plateau": {"method": "plateau"},
     "4 cycles, H = 1 then 8 in each": {"method": "cyclic"},
     "delayed averaging": {"method": "delayed"},
+    "delayed averaging, the whole correction": {"method": "delayed", "correction": 1.0},
     "4 fragments in turns, one late": {"method": "streaming", "local_steps": (2,)},
     "LARS": {"method": "local", "optimizer": "lars", "lr": 1.0, "trust": 0.02},
     "LARC": {"method": "local", "optimizer": "larc", "trust": 0.02},

@@ -1,6 +1,6 @@
 """Agreements that overlap with training: means that arrive late, fragments that take turns.
 
-    at agreement a:   w_k[q] <- w_k[q] + (anchor[q] - s_k[q])      q = (a - d) mod P has arrived
+    at agreement a:   w_k[q] <- w_k[q] + c (anchor[q] - s_k[q])    q = (a - d) mod P has arrived
                       s_k[p] <- w_k[p], and its mean sets out      p = a mod P
 
 A row is cut into P fragments. Each agreement starts the mean of the next one, and applies the one
@@ -8,6 +8,12 @@ that set out d agreements before; what was trained meanwhile is kept. P = 1, d =
 averaging (Wang et al. 2020, "Overlap Local-SGD"; the mean of a round is on its way during the
 next); P > 1 is the schedule of Streaming DiLoCo (Douillard et al. 2025), which needs a P-th of the
 bandwidth at a time. With d = 0 every fragment is a plain level.
+
+With c = 1 a worker ends where the mean and its own progress meanwhile would put it. Its deviation
+from the mean is then multiplied by (A - 1) in a round, A what local steps make of it: where they
+contract fast (A near 0) it hardly shrinks, where momentum overshoots (A < 0) it grows. c = 1/2 makes
+that A - 1/2, and moves the mean of the workers no less (Streaming DiLoCo's mixing factor; the
+pull-back of Overlap Local-SGD).
 
 An agreement here is that of one fragment: with H local steps between agreements each scalar agrees
 every P H steps, and d agreements are a delay of d H steps.
@@ -40,10 +46,12 @@ class Delay:
     Args:
         fragments: P, of a row; they agree in turns.
         agreements: d, how many agreements later a mean is applied; 0 to P.
+        correction: c, in (0, 1]; only where something is late.
     """
 
     fragments: int = 1
     agreements: int = 0
+    correction: float = 1.0
 
     def __post_init__(self) -> None:
         if self.fragments < 1:
@@ -52,6 +60,11 @@ class Delay:
             raise UserError(
                 f"a delay of {self.agreements} agreements with {self.fragments} fragments would "
                 "have a fragment set out again before it arrives; give 0 to the number of fragments"
+            )
+        if not 0 < self.correction <= 1:
+            raise UserError(
+                f"a correction of {self.correction} does not bring workers together; "
+                "give one in (0, 1], 1 for the whole way"
             )
 
     @property
@@ -87,6 +100,11 @@ class Fragmented:
         self.levels = [
             make(self._travelling[..., start:stop], start, stop) for start, stop in self._bounds
         ]
+        if delay.correction < 1 and any(level.outer is not None for level in self.levels):
+            raise UserError(
+                f"a correction of {delay.correction:g} would leave workers behind an anchor that an "
+                "outer optimizer has moved; give 1, or plain averaging"
+            )
         self._under_way: list[int] = []
         self._arrived: set[int] = set()
         self.unsettled = False
@@ -148,7 +166,8 @@ class Fragmented:
         start, stop = self._bounds[index]
         self._arrive(index)
         own = self.members[..., start:stop]
-        own += self.levels[index].anchor.unsqueeze(1) - self._sent[..., start:stop]
+        way = self.levels[index].anchor.unsqueeze(1) - self._sent[..., start:stop]
+        own.add_(way, alpha=self.delay.correction)
         self._under_way.remove(index)
         self._arrived.discard(index)
 

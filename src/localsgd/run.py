@@ -35,6 +35,7 @@ PRESETS: dict[str, Any] = {
     "inner_state": "",
     "fragments": 1,
     "delay": 0,
+    "correction": 1.0,
     "lr_scaling": "linear",
     "lr_schedule": "steps",
     "optimizer": "sgd",
@@ -104,6 +105,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """In how many parts, in turns, the model agrees at the outermost level."""
     delay: Annotated[int, msgspec.Meta(ge=0)] | None = None
     """How many agreements later a mean is applied, while training goes on; 0 to fragments."""
+    correction: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    """How much of the way to a late mean a worker goes; 1 where the method has no other."""
     partition: str = "reshuffled"
     """Who owns which samples: reshuffled every epoch (the paper), fixed, by-label,
     dirichlet:ALPHA, column:FILE."""
@@ -388,7 +391,8 @@ class Plan:
     @property
     def delay(self) -> Delay:
         """How agreements are spread over time."""
-        return Delay(_known(self.run.fragments), _known(self.run.delay))
+        run = self.run
+        return Delay(_known(run.fragments), _known(run.delay), _known(run.correction))
 
     @property
     def exact(self) -> bool:

@@ -45,7 +45,8 @@ def beyond_averaging(run: Run) -> list[str]:
     if (run.fragments or 1) > 1:
         found.append(f"{run.fragments} fragments in turns")
     if run.delay:
-        found.append(f"means applied {plural(run.delay, 'agreement')} later")
+        part = f", {run.correction:g} of the way" if run.correction != 1 else ""
+        found.append(f"means applied {plural(run.delay, 'agreement')} later{part}")
     if run.inner_state:
         found.append(f"inner state {run.inner_state}")
     if run.weighting != "equal":
