@@ -3,21 +3,42 @@
 A turn takes each once: the copy, and what a member does with its update: add the memory, encode,
 decode, and keep what was lost. Decoding into a fresh row, as for each payload that is received,
 is reported beside it, and so are the other compressors.
+
+Then whole agreements of 4 gloo processes over loopback, where bytes cost next to nothing and the
+work of a compressor is all that shows: against plain averaging of the same tensors.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
+import torch.distributed as dist
 
 from benchmarks import crew
 from benchmarks.report import Finding, publish, timed
+from benchmarks.sync import slowest
 from benchmarks.timing import Action, Times, take_turns, turn_seconds
 from benchmarks.workloads import Shapes, scalars, wide_resnet
-from localsgd.reduce import BFloat16, Compressor, Int8, Sign, TopK
+from localsgd.level import agree_and_share
+from localsgd.reduce import (
+    BFloat16,
+    CompressedMean,
+    Compressor,
+    ExactMean,
+    Int8,
+    PowerSgd,
+    Reducer,
+    Sign,
+    TopK,
+)
 from localsgd.reduce.fragments import Fragments
+from localsgd.topology import Topology, build_levels, place, row_multiple
 from localsgd.workers.layout import Layout
 
 BOUND = 10.0
+LOOPBACK_BOUND = 2.0
+PROCESSES = 4
 SECONDS = 40.0
 
 
@@ -62,6 +83,38 @@ def timed_here(shapes: Shapes, others: bool, seconds: float) -> dict[str, Times]
     return take_turns(actions, max(6, int(seconds / turn_seconds(actions))))
 
 
+def reducers(layout: Layout) -> dict[str, Reducer]:
+    """Of whole agreements, with error feedback."""
+    return {
+        "plain average": ExactMean(),
+        "sign": CompressedMean(Sign(), layout=layout),
+        "bfloat16": CompressedMean(BFloat16(), layout=layout),
+        "int8": CompressedMean(Int8(), layout=layout),
+        "top-k 1 %": CompressedMean(TopK(0.01), layout=layout),
+        "PowerSGD, rank 2": PowerSgd(layout, 2),
+    }
+
+
+def agreements(shapes: Shapes, seconds: float) -> dict[str, Times]:
+    """In one process of several: the times of the slowest in each turn."""
+    members = dist.get_world_size()
+    named = ((str(i), torch.empty(shape, device="meta")) for i, shape in enumerate(shapes))
+    layout = Layout.of(named, multiple=row_multiple(members))
+    placement = place(Topology((members,)))
+    draw = torch.Generator().manual_seed(dist.get_rank())
+    start = layout.rows(1, "cpu")
+    for view in layout.views(start[0]).values():
+        view.normal_(generator=draw)
+    actions: dict[str, Action] = {}
+    for name, reducer in reducers(layout).items():
+        levels = build_levels(placement, start.clone(), reducers=[reducer])
+        actions[name] = partial(agree_and_share, levels)
+    turns = torch.tensor([seconds / turn_seconds(actions)])
+    dist.all_reduce(turns, op=dist.ReduceOp.MIN)
+    times = take_turns(actions, max(4, int(turns)), before=dist.barrier)
+    return {name: Times(slowest(own.wall), slowest(own.cpu)) for name, own in times.items()}
+
+
 def measure(seconds: float = SECONDS) -> list[Finding]:
     """Findings in about so many seconds: the bounded one, then the others beside it."""
     shapes = wide_resnet()
@@ -69,7 +122,10 @@ def measure(seconds: float = SECONDS) -> list[Finding]:
     case = f"{scalars(shapes):,} scalars in {len(shapes)} tensors"
     findings = timed(case, crew.run(1, timed_here, shapes, False, seconds), "copy", bounds)
     others = crew.run(1, timed_here, shapes, True, seconds)
-    return findings + timed(f"{case}, all", others, "copy", {})
+    findings += timed(f"{case}, all", others, "copy", {})
+    whole = crew.run(PROCESSES, agreements, shapes, seconds)
+    bounds = dict.fromkeys(("sign", "bfloat16"), LOOPBACK_BOUND)
+    return findings + timed(f"{PROCESSES} processes, loopback", whole, "plain average", bounds)
 
 
 def main(seconds: float = SECONDS) -> bool:

@@ -99,10 +99,10 @@ def _turns(actions: dict[str, Action], seconds: float, least: int) -> dict[str, 
     count = torch.tensor([seconds / turn_seconds(actions)])
     dist.all_reduce(count, op=dist.ReduceOp.MIN)
     times = take_turns(actions, max(least, int(count)), before=dist.barrier)
-    return {name: Times(_slowest(own.wall), _slowest(own.cpu)) for name, own in times.items()}
+    return {name: Times(slowest(own.wall), slowest(own.cpu)) for name, own in times.items()}
 
 
-def _slowest(seconds: list[float]) -> list[float]:
+def slowest(seconds: list[float]) -> list[float]:
     most = torch.tensor(seconds, dtype=torch.float64)
     dist.all_reduce(most, op=dist.ReduceOp.MAX)
     return most.tolist()

@@ -243,7 +243,7 @@ def test_four_processes_end_with_one_model_and_show_their_mean_meanwhile() -> No
         (partial(Delay, 1, 1, 0.0), "correction of 0.0"),
         (
             lambda: level(start(), Delay(1, 1, 0.5), outers=[outer.sgd(0.5)]),
-            "leave workers behind an anchor",
+            "leaves workers behind an anchor",
         ),
         (lambda: level(start(), Delay(4, 0)), "give at most 3"),
     ],

@@ -102,7 +102,7 @@ class Fragmented:
         ]
         if delay.correction < 1 and any(level.outer is not None for level in self.levels):
             raise UserError(
-                f"a correction of {delay.correction:g} would leave workers behind an anchor that an "
+                f"a correction of {delay.correction:g} leaves workers behind an anchor that an "
                 "outer optimizer has moved; give 1, or plain averaging"
             )
         self._under_way: list[int] = []
