@@ -41,14 +41,12 @@ class Options:
 
 def main(options: Options) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
-    results = {}
+    results = {name: read(options.out / f"{name}.jsonl") for name in SETTINGS}
     for name in options.settings:
         if name not in SETTINGS:
             raise UserError(f"there is no setting {name!r}; take one of {', '.join(SETTINGS)}")
         path = options.out / f"{name}.jsonl"
-        if options.only_report:
-            results[name] = read(path)
-        else:
+        if not options.only_report:
             setting = SETTINGS[name]
             task = load(setting, options.data_dir)
             results[name] = study(setting, task, path, print, options.seeds)

@@ -38,16 +38,35 @@ def draw_all(name: str, records: Records, folder: Path) -> list[Path]:
 
 
 def largest(records: Records) -> Figure:
-    """lambda_max by epoch of phase 2, a line for each H."""
+    """lambda_max by epoch of phase 2, the mean over seeds, a line for each H."""
     figure, all_axes = panels(2)
     for data, axes in zip(SETS, all_axes, strict=True):
         for arm in FORKED:
-            rows = chosen(records, "largest eigenvalue", model=arm, data=data)
-            _band(axes, arm, *_over_seeds(rows, "epoch", "largest"))
-        axes.set(xlabel="epoch", ylabel="λ max of the Hessian", title=data)
+            x, values = _history(records, arm, data)
+            axes.plot(x, values.mean(axis=0), color=COLOUR[arm], label=arm, lw=1.2)
+        axes.set(xlabel="epoch", ylabel="λ max, mean over seeds", title=data)
         _scaled(axes)
         legend(axes)
     return figure
+
+
+def relative(records: Records) -> Figure:
+    """lambda_max over that of mini-batch SGD of the same seed and epoch."""
+    figure, all_axes = panels(2)
+    for data, axes in zip(SETS, all_axes, strict=True):
+        _, base = _history(records, MINI_BATCH, data)
+        for arm in FORKED[1:]:
+            x, values = _history(records, arm, data)
+            _band(axes, arm, x, values / base)
+        axes.axhline(1, color="grey", linewidth=0.6)
+        axes.set(xlabel="epoch", ylabel="λ max over mini-batch's", title=data)
+        legend(axes)
+    return figure
+
+
+def _history(records: Records, arm: str, data: str) -> tuple[np.ndarray, np.ndarray]:
+    rows = chosen(records, "largest eigenvalue", model=arm, data=data)
+    return _over_seeds(rows, "epoch", "largest")
 
 
 def top(records: Records) -> Figure:
@@ -207,6 +226,7 @@ def _band(
 
 FIGURES: dict[str, Callable[[Records], Figure]] = {
     "largest": largest,
+    "relative": relative,
     "top": top,
     "curves": curves,
     "lines": lines,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -24,6 +25,7 @@ from experiments.landscape.measures import MINI_BATCH, POST_LOCAL, SCRATCH, SHAP
 SETS = ("train", "test")
 CAPTIONS = {
     "largest": "λ max by epoch of phase 2",
+    "relative": "λ max over mini-batch's, paired",
     "top": "ten largest eigenvalues at the end",
     "curves": "ten shared, filter-normalised directions",
     "lines": "between post-local SGD and mini-batch SGD",
@@ -36,9 +38,13 @@ CAPTIONS = {
 def page(results: Mapping[str, Records]) -> str:
     """The page in Markdown."""
     parts = ["# Flat or sharp: results", _preamble()]
-    for name, records in results.items():
-        if len(by_seed(records)) > 1:
-            parts += _setting(SETTINGS[name], records)
+    for name, setting in SETTINGS.items():
+        records = results.get(name, [])
+        seeds = len(by_seed(records))
+        if seeds > 1:
+            parts += _setting(setting, records)
+        else:
+            parts += [f"## {name}", f"{seeds} of {setting.seeds} seeds run: too few to judge by."]
     return "\n\n".join(parts) + "\n"
 
 
@@ -101,14 +107,12 @@ def _results(seeds: list[Records]) -> str:
 
 def _count(judged: list[tuple[Claim, Interval, str]]) -> str:
     words = []
-    for group, wanted in (("the paper's", True), ("scale-free and other figures", False)):
+    for group, wanted in (("the paper's", True), ("figures that the paper has not", False)):
         verdicts = [verdict for claim, _, verdict in judged if bool(claim.where) == wanted]
-        counts = ", ".join(
-            f"{verdicts.count(verdict)} {verdict}"
-            for verdict in ("holds", "does not hold", "undecided")
-        )
-        words.append(f"Of {group} ({len(verdicts)}): {counts}.")
-    return " ".join(words)
+        counts = Counter(verdicts)
+        told = ", ".join(f"{counts[v]} {v}" for v in ("holds", "does not hold", "undecided"))
+        words.append(f"{group}, {len(verdicts)} in all: {told}")
+    return f"Verdicts on {'; on '.join(words)}."
 
 
 def _claims(judged: list[tuple[Claim, Interval, str]]) -> str:
@@ -127,7 +131,7 @@ def _claims(judged: list[tuple[Claim, Interval, str]]) -> str:
 def _interval(claim: Claim, found: Interval) -> tuple[str, str, str]:
     if claim.unit == "ratio":
         mean, low, high = (float(np.exp(x)) for x in (found.mean, found.low, found.high))
-        return f"× {mean:.3g}", f"{low:.3g} to {high:.3g}", f"{found.deviation:.2g}"
+        return f"× {mean:.4g}", f"{low:.4g} to {high:.4g}", f"{found.deviation:.2g}"
     unit = " points" if claim.unit == "points" else ""
     return (
         f"{found.mean:+.3g}{unit}",
