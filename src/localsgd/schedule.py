@@ -271,7 +271,9 @@ class Position:
             now = progress()
             for level, schedule in enumerate(schedules):
                 if self.left[level] == 0:
-                    seen = replace(now, memory=self.memories[level])
+                    seen = now
+                    if not getattr(schedule, "step_only", False):
+                        seen = replace(now, memory=self.memories[level])
                     self.lengths[level] = self.left[level] = checked_length(schedule(seen))
         self.depth = 1 + _count(left == 1 for left in self.left[1:])
         self.shared = min(self.shared, _count(length == 1 for length in self.lengths))

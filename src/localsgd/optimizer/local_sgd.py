@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -275,10 +276,15 @@ class LocalSGD(Optimizer):
         depth, shared = self._position.depth, self._gradients.shared
         if shared < depth:
             self._check_left_out()
-            self._models.agree(depth, first=shared)
-        if shared < depth == self._settings.levels:
+            self._models.agree(depth, first=shared, meanwhile=partial(self._move_on, depth))
+        else:
+            self._move_on(depth)
+        if self._settings.inner_state and shared < depth == self._settings.levels:
             self._model_agreements += 1
             self._inner_states.agree(self._model_agreements)
+
+    def _move_on(self, depth: int) -> None:
+        """The next rounds begin: done while models are on the wire."""
         self._position.close()
         if depth == self._settings.levels and self._signals.needed:
             self._signals.exchange([self._signal()])

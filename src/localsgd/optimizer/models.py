@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,10 @@ from localsgd.optimizer.rows import Row
 from localsgd.optimizer.settings import Settings
 from localsgd.reduce.seam import bound_to
 from localsgd.topology import Placement, build_levels
+
+
+def _nothing() -> None:
+    pass
 
 
 class Models:
@@ -46,10 +51,19 @@ class Models:
         )
 
     @torch.no_grad()
-    def agree(self, depth: int, first: int) -> None:
-        """Levels `first` to `depth` agree; the members of those inside hold equal models."""
+    def agree(self, depth: int, first: int, meanwhile: Callable[[], None]) -> None:
+        """Levels `first` to `depth` agree; the members of those inside hold equal models.
+
+        `meanwhile` is called once, while the first of the rows is on its way.
+        """
+        others = iter([meanwhile])
+
+        def look(row: Row) -> None:
+            row.check_some_in_place()
+            next(others, _nothing)()
+
         for row, levels in zip(self._rows, self._stacks, strict=True):
-            agree_and_share(levels[:depth], first, meanwhile=row.check_some_in_place)
+            agree_and_share(levels[:depth], first, meanwhile=partial(look, row))
 
     @torch.no_grad()
     def settle(self, first: int) -> None:
