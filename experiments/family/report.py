@@ -122,7 +122,7 @@ def _draw(found: Sequence[Line], path: Path) -> None:
             len(found) - 0.3,
             "mini-batch SGD",
             color="#c8553d",
-            ha="center",
+            ha="right",
             va="bottom",
             fontsize=8,
         )

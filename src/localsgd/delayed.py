@@ -11,9 +11,9 @@ bandwidth at a time. With d = 0 every fragment is a plain level.
 
 With c = 1 a worker ends where the mean and its own progress meanwhile would put it. Its deviation
 from the mean is then multiplied by (A - 1) in a round, A what local steps make of it: where they
-contract fast (A near 0) it hardly shrinks, where momentum overshoots (A < 0) it grows. c = 1/2
-makes that A - 1/2, and moves the mean of the workers no less (Streaming DiLoCo's mixing factor; the
-pull-back of Overlap Local-SGD).
+contract fast (A near 0) it hardly shrinks, where momentum overshoots (A < 0) it grows. A smaller c
+makes that A - c, and moves the mean of the workers no less (Streaming DiLoCo mixes by 1/2, Overlap
+Local-SGD pulls back by 0.6).
 
 An agreement here is that of one fragment: with H local steps between agreements each scalar agrees
 every P H steps, and d agreements are a delay of d H steps.

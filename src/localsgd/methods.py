@@ -173,12 +173,12 @@ METHODS = {
     "delayed": Method(
         "local SGD whose mean arrives a round late, while training goes on",
         _local,
-        preset={"delay": 1, "correction": 0.5},
+        preset={"delay": 1},
     ),
     "streaming": Method(
         "the model agrees in fragments, in turns, each a turn late (Streaming DiLoCo's schedule)",
         _local,
-        preset={"fragments": 4, "delay": 1, "correction": 0.5},
+        preset={"fragments": 4, "delay": 1},
     ),
     "batch-growth": Method(
         "mini-batch SGD whose batch grows H-fold at the switch: the baseline to post-local SGD",

@@ -106,7 +106,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     delay: Annotated[int, msgspec.Meta(ge=0)] | None = None
     """How many agreements later a mean is applied, while training goes on; 0 to fragments."""
     correction: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
-    """How much of the way to a late mean a worker goes; 1 where the method has no other."""
+    """How much of the way to a late mean a worker goes; all of it where not given."""
     partition: str = "reshuffled"
     """Who owns which samples: reshuffled every epoch (the paper), fixed, by-label,
     dirichlet:ALPHA, column:FILE."""
