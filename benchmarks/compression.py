@@ -19,7 +19,7 @@ from benchmarks import crew
 from benchmarks.report import Finding, publish, timed
 from benchmarks.sync import slowest
 from benchmarks.timing import Action, Times, take_turns, turn_seconds
-from benchmarks.workloads import Shapes, scalars, wide_resnet
+from benchmarks.workloads import Shapes, layout_of, normal_rows, scalars, wide_resnet
 from localsgd.level import agree_and_share
 from localsgd.reduce import (
     BFloat16,
@@ -33,7 +33,7 @@ from localsgd.reduce import (
     TopK,
 )
 from localsgd.reduce.fragments import Fragments
-from localsgd.topology import Topology, build_levels, place, row_multiple
+from localsgd.topology import Topology, build_levels, place
 from localsgd.workers.layout import Layout
 
 BOUND = 10.0
@@ -98,13 +98,8 @@ def reducers(layout: Layout) -> dict[str, Reducer]:
 def agreements(shapes: Shapes, seconds: float) -> dict[str, Times]:
     """In one process of several: the times of the slowest in each turn."""
     members = dist.get_world_size()
-    named = ((str(i), torch.empty(shape, device="meta")) for i, shape in enumerate(shapes))
-    layout = Layout.of(named, multiple=row_multiple(members))
-    placement = place(Topology((members,)))
-    draw = torch.Generator().manual_seed(dist.get_rank())
-    start = layout.rows(1, "cpu")
-    for view in layout.views(start[0]).values():
-        view.normal_(generator=draw)
+    layout, placement = layout_of(shapes, members), place(Topology((members,)))
+    start = normal_rows(layout, dist.get_rank())
     actions: dict[str, Action] = {}
     for name, reducer in reducers(layout).items():
         levels = build_levels(placement, start.clone(), reducers=[reducer])

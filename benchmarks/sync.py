@@ -13,13 +13,20 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from benchmarks import crew
 from benchmarks.report import Finding, publish, timed
 from benchmarks.timing import Action, Times, take_turns, turn_seconds
-from benchmarks.workloads import Holder, Shapes, random_cifar, scalars, shapes_of, wide_resnet
+from benchmarks.workloads import (
+    Holder,
+    Shapes,
+    layout_of,
+    random_cifar,
+    scalars,
+    shapes_of,
+    wide_resnet,
+)
 from localsgd import LocalSGD
 from localsgd.collective import Ledger
 from localsgd.level import agree_and_share
 from localsgd.tasks import models
-from localsgd.topology import Topology, build_levels, place, row_multiple
-from localsgd.workers.layout import Layout
+from localsgd.topology import Topology, build_levels, place
 
 PROCESSES = (2, 4)
 BOUND = 1.05
@@ -71,8 +78,7 @@ def contestants(shapes: Shapes) -> dict[str, Action]:
 def level(shapes: Shapes) -> Action:
     """As the trainer has it: one row for each process, metered."""
     processes = dist.get_world_size()
-    named = ((str(i), torch.empty(shape, device="meta")) for i, shape in enumerate(shapes))
-    rows = Layout.of(named, multiple=row_multiple(processes)).rows(1, "cpu").fill_(1.0)
+    rows = layout_of(shapes, processes).rows(1, "cpu").fill_(1.0)
     levels = build_levels(place(Topology((processes,))), rows, ledger=Ledger.of(1))
     return lambda: agree_and_share(levels)
 

@@ -19,8 +19,9 @@ from localsgd.run import Run
 from localsgd.tasks import card, models
 from localsgd.tasks.augment import crop_and_flip
 from localsgd.tasks.images import Images, ImageTask
-from localsgd.topology import Topology, place
+from localsgd.topology import Topology, place, row_multiple
 from localsgd.train import train
+from localsgd.workers.layout import Layout
 
 Shapes = list[tuple[int, ...]]
 
@@ -135,3 +136,18 @@ def deep_mlp(layers: int = 35, width: int = 1020) -> nn.Sequential:
     return nn.Sequential(
         *(part for _ in range(layers) for part in (nn.Linear(width, width), nn.ReLU()))
     )
+
+
+def layout_of(shapes: Shapes, members: int) -> Layout:
+    """Of a row that `members` can agree on."""
+    named = ((str(i), torch.empty(shape, device="meta")) for i, shape in enumerate(shapes))
+    return Layout.of(named, multiple=row_multiple(members))
+
+
+def normal_rows(layout: Layout, seed: int) -> Tensor:
+    """`[1, n]`, standard normal where tensors lie."""
+    rows = layout.rows(1, "cpu")
+    draw = torch.Generator().manual_seed(seed)
+    for view in layout.views(rows[0]).values():
+        view.normal_(generator=draw)
+    return rows

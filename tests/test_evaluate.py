@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from localsgd import evaluate
 from localsgd.assemble import Assembly, assemble
 from localsgd.evaluate import agreed_model, local_score, score
-from localsgd.run import Plan
+from localsgd.plan import Plan
 from localsgd.tasks.models.small_cnn import small_cnn
 from localsgd.topology import place
 from tests.distributed import harness

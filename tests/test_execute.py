@@ -11,8 +11,8 @@ import torch
 from localsgd import state
 from localsgd.errors import UserError
 from localsgd.execute import Execution, Interrupted, evaluation_steps
+from localsgd.plan import Plan
 from localsgd.record import Folder
-from localsgd.run import Plan
 from tests.distributed import harness
 from tests.runs import (
     SAMPLES,

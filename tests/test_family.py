@@ -17,7 +17,7 @@ from localsgd.assemble import Assembly, assemble
 from localsgd.errors import UserError
 from localsgd.execute import Interrupted
 from localsgd.methods import METHODS
-from localsgd.run import Plan
+from localsgd.plan import Plan
 from localsgd.topology import place
 from tests.distributed import harness
 from tests.runs import SAMPLES, digits, prepared, same, signalled_at, tiny, worker_states

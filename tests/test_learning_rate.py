@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from localsgd.learning_rate import StepDecay
-from localsgd.run import Plan, Run
+from localsgd.plan import Plan
+from localsgd.run import Run
 from localsgd.tasks.cifar import CIFAR10_ENTRY
 
 

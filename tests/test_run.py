@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from localsgd.errors import UserError
-from localsgd.run import Plan, Run, from_json, to_json
+from localsgd.plan import Plan
+from localsgd.run import Run, from_json, to_json
 from localsgd.schedule import picture
 from localsgd.tasks.digits import CARD
 from tests.runs import SAMPLES, tiny

@@ -15,8 +15,8 @@ from localsgd.assemble import Assembly, assemble
 from localsgd.errors import UserError
 from localsgd.execute import barrier
 from localsgd.outer import Outer, block_momentum, sgd
+from localsgd.plan import Plan
 from localsgd.reduce import OrderedMean
-from localsgd.run import Plan
 from localsgd.topology import build_levels, place
 from tests.distributed import harness
 from tests.runs import STEPS, Killed, digits, killed_at, same, tiny, worker_states

@@ -8,11 +8,11 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.network.payload import WAYS
-from benchmarks.workloads import wide_resnet
+from benchmarks.workloads import layout_of, normal_rows, wide_resnet
 from localsgd.collective import Ledger
 from localsgd.level import Agreeing, agree_and_share
 from localsgd.reduce import CompressedMean, ExactMean, Sign
-from localsgd.topology import Topology, build_levels, place, row_multiple
+from localsgd.topology import Topology, build_levels, place
 from localsgd.workers.layout import Layout
 
 _levels: dict[str, tuple[torch.Tensor, list[Agreeing], Ledger]] = {}
@@ -20,14 +20,9 @@ _levels: dict[str, tuple[torch.Tensor, list[Agreeing], Ledger]] = {}
 
 def prepare(members: int) -> None:
     """Rows, and levels over them, for every way."""
-    shapes = wide_resnet()
-    named_shapes = ((str(i), torch.empty(shape, device="meta")) for i, shape in enumerate(shapes))
-    layout = Layout.of(named_shapes, multiple=row_multiple(members))
+    layout = layout_of(wide_resnet(), members)
     placement = place(Topology((members,)))
-    draw = torch.Generator().manual_seed(dist.get_rank())
-    start = layout.rows(1, "cpu")
-    for view in layout.views(start[0]).values():
-        view.normal_(generator=draw)
+    start = normal_rows(layout, dist.get_rank())
     for way in WAYS:
         rows, ledger = start.clone(), Ledger.of(1)
         mean = ExactMean() if way == "dense" else _signs(way, layout)

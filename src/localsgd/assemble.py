@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -18,11 +17,13 @@ from localsgd.collective.metered import Metered, Waiting
 from localsgd.errors import UserError
 from localsgd.growth import growing
 from localsgd.level import Agreeing
-from localsgd.run import Plan, Run
+from localsgd.plan import Plan
+from localsgd.run import Run
 from localsgd.schedule import Position, Progress
-from localsgd.signals import Signal, Signals
+from localsgd.signals import Signals, seen_by
 from localsgd.tasks import models
 from localsgd.tasks.task import Task, as_read
+from localsgd.told import Told
 from localsgd.topology import AnyLevel, Placement, build_levels, row_multiple
 from localsgd.train import Steps, train
 from localsgd.workers.hosted import Inner, Workers
@@ -64,6 +65,7 @@ class Assembly:
         position: where in its rounds the run is.
         signals: what schedules see beyond the step.
         inner_states: what becomes of the inner optimizers' state at outermost agreements on models.
+        told: what goes into the signals.
     """
 
     run: Run
@@ -78,9 +80,8 @@ class Assembly:
     position: Position
     signals: Signals
     inner_states: InnerStates
+    told: Told
     model_agreements: int = 0
-    _since: float | None = None
-    seconds: float = 0.0
 
     @property
     def epoch(self) -> float:
@@ -114,7 +115,7 @@ class Assembly:
         if self.plan.method.grows_batch:
             workers, levels = growing(self.workers, self.gradients)
             gradients = ()
-        self._since = time.perf_counter()
+        self.told.restart()
         train(
             workers,
             levels,
@@ -137,23 +138,8 @@ class Assembly:
             self.model_agreements += 1
             self.inner_states.agree(self.model_agreements)
         if self.signals.needed:
-            self.signals.exchange(self._own_signals())
-
-    def _own_signals(self) -> list[Signal]:
-        now = time.perf_counter()
-        self.seconds += now - (self._since or now)
-        self._since = now
-        sums, counts = self.workers.take_told()
-        return [
-            Signal(
-                learning_rate=self.plan.learning_rate(max(0, self.workers.step - 1)),
-                waited_seconds=self.ledger.seconds,
-                seconds=self.seconds,
-                loss=loss,
-                losses=losses,
-            )
-            for loss, losses in zip(sums.tolist(), counts, strict=True)
-        ]
+            rate = self.plan.learning_rate(max(0, self.workers.step - 1))
+            self.signals.exchange(self.told.signals(rate, self.ledger.seconds))
 
     def autocast(self) -> AbstractContextManager[object]:
         if self.run.precision != "bfloat16":
@@ -177,6 +163,8 @@ def assemble(
     model = _model(run, task, device)
     order = _order(run, plan, task)
     pace = _pace(run, order)
+    told = Told(placement.hosted, device)
+    listens = any("loss" in seen_by(schedule) for schedule in plan.schedules)
     inner = Inner(
         OPTIMIZERS[run.optimizer or "sgd"](run),
         weight_decay=run.weight_decay or 0.0,
@@ -191,6 +179,7 @@ def assemble(
         row_multiple(plan.topology.workers),
         transforms_of(run),
         _active(pace, position),
+        told.add if listens else _unheard,
     )
     count = plan.topology.levels
     ledger = Ledger.of(count)
@@ -218,7 +207,12 @@ def assemble(
         position,
         Signals(plan.schedules, world, device, known=("learning_rate",)),
         InnerStates(workers.optimizers, rules_of(run.inner_state or ""), world, mean_of(run)),
+        told,
     )
+
+
+def _unheard(row: int, loss: Tensor) -> None:
+    """Nobody judges by the loss: no sum in every step."""
 
 
 def _averages_gradients(run: Run, plan: Plan) -> bool:

@@ -23,9 +23,10 @@ from localsgd import state
 from localsgd.assemble import Assembly, assemble, pick_device
 from localsgd.collective.metered import Waiting
 from localsgd.evaluate import agreed_model, local_score, score
+from localsgd.plan import Plan
 from localsgd.processes.same import check_same
 from localsgd.record import Folder, environment
-from localsgd.run import Plan, Run
+from localsgd.run import Run
 from localsgd.tasks.task import Task
 from localsgd.topology import place
 from localsgd.watching import Watching

@@ -16,6 +16,7 @@ import torch
 from torch.optim import Optimizer
 
 from localsgd.errors import UserError
+from localsgd.optim.checks import check_momentum
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ average: None = None
 
 def sgd(learning_rate: float = 1.0, momentum: float = 0.0, nesterov: bool = False) -> Outer:
     """w ← w − η u with u ← m u + mean Δ: outer SGD on the mean update Δ."""
-    _check_momentum(momentum)
+    check_momentum(momentum, "an outer momentum")
     if nesterov and not momentum:
         raise UserError("Nesterov looks ahead by the momentum, which is 0; give one in (0, 1)")
     return Outer(partial(torch.optim.SGD, lr=learning_rate, momentum=momentum, nesterov=nesterov))
@@ -54,7 +55,7 @@ def block_momentum(momentum: float, learning_rate: float = 1.0) -> Outer:
     local momentum alone makes of it, which is why m >= 0.7 beside a local 0.9 diverges at the
     learning rates that were tuned without it.
     """
-    _check_momentum(momentum)
+    check_momentum(momentum, "an outer momentum")
     return Outer(
         partial(torch.optim.SGD, lr=learning_rate, momentum=momentum), per_learning_rate=True
     )
@@ -89,8 +90,3 @@ def diloco(learning_rate: float = 0.7, momentum: float = 0.9) -> Outer:
     Its inner optimizer is AdamW.
     """
     return sgd(learning_rate, momentum, nesterov=True)
-
-
-def _check_momentum(momentum: float) -> None:
-    if not 0 <= momentum < 1:
-        raise UserError(f"an outer momentum of {momentum} grows without bound; give one in [0, 1)")

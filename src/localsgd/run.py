@@ -5,23 +5,17 @@ Where a run writes, how many processes host its workers and where the data lies 
 
 from __future__ import annotations
 
-import math
 import os
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
-from localsgd.delayed import Delay
 from localsgd.errors import UserError
-from localsgd.learning_rate import SCALINGS, Cosine, LearningRate, StepDecay
-from localsgd.methods import Method, Moments, method
-from localsgd.schedule import Progress, Schedule
+from localsgd.methods import method
+from localsgd.plan import Plan, known
 from localsgd.tasks.task import Card
 from localsgd.topology import Topology
-from localsgd.workers.inner_state import rules_of
-from localsgd.workers.partition import Partition
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
@@ -200,12 +194,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             clip=_default(self.clip, defaults.clip),
             momentum=_default(self.momentum, defaults.momentum),
             lr_decay_at=_default(self.lr_decay_at, defaults.lr_decay_at),
-            lr_warmup=_default(self.lr_warmup, defaults.lr_warmup),
             lr_batch=_default(self.lr_batch, defaults.lr_batch),
             weight_decay=_default(self.weight_decay, defaults.weight_decay),
         )
         if run.lr_warmup is None:
-            run = msgspec.structs.replace(run, lr_warmup=_known(run.epochs) * 5 / 300)
+            share = 5 / 300
+            if defaults.lr_warmup is not None:
+                share = defaults.lr_warmup / defaults.epochs
+            run = msgspec.structs.replace(run, lr_warmup=known(run.epochs) * share)
         plan = Plan(run, self.train_samples or card.train_size)
         plan.check()
         return run
@@ -243,214 +239,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 def _default(value: T | None, default: T) -> T:
     return default if value is None else value
-
-
-class Plan:
-    """What follows from a completed run and the size of its training set: steps, learning rate,
-    schedules.
-
-    Args:
-        run: completed.
-        samples: N, training samples.
-    """
-
-    def __init__(self, run: Run, samples: int) -> None:
-        self.run = run
-        self.samples = samples
-        self.topology = Topology.parse(_known(run.topology))
-        self.method: Method = method(run.method)
-
-    @property
-    def batch(self) -> int:
-        """Samples of one step of all workers: K B."""
-        return self.topology.workers * _known(self.run.batch)
-
-    @property
-    def steps_per_epoch(self) -> float:
-        """N / (K B), not rounded: budgets are counted in samples."""
-        return self.samples / self.batch
-
-    @property
-    def steps(self) -> int:
-        """Local steps of each worker in the whole run."""
-        return math.floor(_known(self.run.epochs) * self.steps_per_epoch + 1e-9)
-
-    def step_at(self, epochs: float) -> int:
-        """The first step at or after that many epochs."""
-        return math.ceil(epochs * self.steps_per_epoch - 1e-9)
-
-    def _at_share(self, share: float) -> int:
-        """The first step at or after that share of the run's steps."""
-        return math.ceil(share * self.steps - 1e-9)
-
-    @property
-    def cycle(self) -> int:
-        """Steps of one cycle of the learning rate: the run, where it has none."""
-        cycles = self.run.lr_cycles if self.run.lr_schedule == "cyclic" else 1
-        return max(1, math.ceil(self.steps / cycles))
-
-    @cached_property
-    def learning_rate(self) -> LearningRate:
-        run = self.run
-        lr, base = _known(run.lr), _known(run.lr_batch)
-        scaling = SCALINGS[_known(run.lr_scaling)]
-        scale = scaling(self.batch / base, _known(run.batch) / base)
-        peak = lr * scale
-        warmup_steps = self.step_at(_known(run.lr_warmup)) if scale > 1 else 0
-        if run.lr_schedule != "steps":
-            return Cosine(lr, peak, warmup_steps, self.cycle, peak * run.lr_floor)
-        return StepDecay(
-            start=lr,
-            peak=peak,
-            warmup_steps=warmup_steps,
-            decays=tuple(sorted(self._at_share(share) for share in _known(run.lr_decay_at))),
-            factor=run.lr_decay,
-        )
-
-    @property
-    def switch(self) -> int:
-        """The first step of the second phase, for methods that have one."""
-        text = self.run.switch
-        if text == "first-decay":
-            if not self.run.lr_decay_at:
-                raise UserError(
-                    "switch first-decay needs a decay, but lr_decay_at is empty; "
-                    "give --switch epoch:E, step:T or share:S"
-                )
-            if not isinstance(self.learning_rate, StepDecay):
-                raise UserError(
-                    "switch first-decay needs a learning rate that falls in steps, but lr_schedule "
-                    f"is {self.run.lr_schedule}; give --switch epoch:E, step:T or share:S"
-                )
-            return self.learning_rate.decays[0]
-        kind, _, value = text.partition(":")
-        try:
-            number = float(value)
-        except ValueError:
-            number = -1.0
-        if kind not in ("epoch", "step", "share") or not math.isfinite(number) or number < 0:
-            raise UserError(
-                f"switch {text!r} is not understood; write first-decay, epoch:E, step:T or share:S"
-            )
-        whole = {"epoch": _known(self.run.epochs), "step": self.steps, "share": 1}[kind]
-        if number > whole:
-            raise UserError(
-                f"switch {text} lies outside the run of {_known(self.run.epochs):g} epochs "
-                f"({self.steps} steps); give a point inside it"
-            )
-        if kind == "step":
-            return math.ceil(number)
-        return self.step_at(number) if kind == "epoch" else self._at_share(number)
-
-    @property
-    def schedules(self) -> list[Schedule]:
-        """One for each level, innermost first."""
-        run = self.run
-        local_steps = _known(run.local_steps)
-        uses = self.method.uses
-        period = run.step_warmup or float(math.prod(local_steps))
-        moments = Moments(
-            switch=self.switch if "switch" in uses else 0,
-            warmup_steps=self.step_at(period) if "step_warmup" in uses else 0,
-            warmup_shape=run.step_warmup_shape,
-            lr_warmup_steps=self.learning_rate.warmup_steps,
-            period=max(1, self.step_at(run.adapt_every or 1.0)),
-            alpha=run.qsr_alpha or 0.3 * self.learning_rate.peak,
-            waiting=run.waiting,
-            cycle=self.cycle,
-        )
-        return [self.method.schedule(length, moments) for length in local_steps]
-
-    def check(self) -> None:
-        """Refuses what cannot be trained."""
-        if self.samples < self.batch:
-            raise UserError(
-                f"{self.samples} training samples are too few for {self.topology.workers} workers "
-                f"x batch {self.run.batch} = {self.batch} samples a step; "
-                "use fewer workers or a smaller batch"
-            )
-        if self.steps < 1:
-            raise UserError(
-                f"{self.run.epochs:g} epochs of {self.samples} samples are less than one step of "
-                f"{self.batch}; train for longer"
-            )
-        if _known(self.run.lr_warmup) > _known(self.run.epochs):
-            raise UserError(
-                f"lr_warmup of {self.run.lr_warmup:g} epochs outlasts the run of "
-                f"{self.run.epochs:g}; give a shorter one, 0 for none"
-            )
-        if self.run.switch != "first-decay":
-            _ = self.switch  # what is no point of the run is refused, whether it is used or not
-        self._check_family()
-        if self.schedules[0](Progress()) != 1 and self.run.agree_on == "gradients":
-            raise UserError(
-                f"agree_on gradients needs H = 1 at the start, but {self.run.method} starts with "
-                f"H = {self.schedules[0](Progress())}; use models, or auto"
-            )
-
-    @property
-    def delay(self) -> Delay:
-        """How agreements are spread over time."""
-        run = self.run
-        return Delay(_known(run.fragments), _known(run.delay), _known(run.correction))
-
-    @property
-    def exact(self) -> bool:
-        """Whether the outermost level is the plain mean of models, so that gradients may be
-        averaged in place of them.
-        """
-        run = self.run
-        plain = run.compression == "none" and run.outer == "average" and self.delay.none
-        return plain and not self.weighs
-
-    @property
-    def weighs(self) -> bool:
-        """Whether updates weigh differently."""
-        return self.run.weighting != "equal"
-
-    def _check_family(self) -> None:
-        """Refuses what does not go together."""
-        run, topology = self.run, self.topology
-        _ = self.delay
-        rules_of(_known(run.inner_state))
-        owned = Partition.parse(run.partition).owned
-        if not self.exact and run.agree_on == "gradients":
-            raise UserError(
-                "agree_on gradients needs the plain mean of models, but the outermost level has "
-                f"compression {run.compression}, outer {run.outer}, delay {run.delay}, fragments "
-                f"{run.fragments}, weighting {run.weighting}; use models, or auto"
-            )
-        if run.slowdown and len(run.slowdown) != topology.workers:
-            raise UserError(
-                f"slowdown has {len(run.slowdown)} numbers for {topology.workers} workers; "
-                "give one for each"
-            )
-        if (run.slowdown or self.weighs or run.exhausted == "leave") and topology.levels > 1:
-            raise UserError(
-                f"slowdown, weighting and exhausted leave need one level, but topology {topology} "
-                f"has {topology.levels}; use --topology {topology.workers}"
-            )
-        if run.slowdown and run.exhausted == "leave":
-            raise UserError("slowdown and exhausted leave both set the steps of a round; give one")
-        if run.exhausted == "leave" and not owned:
-            raise UserError(
-                "exhausted leave needs workers that own their samples; give --partition fixed, "
-                "by-label, dirichlet:ALPHA or column:FILE"
-            )
-        if self.method.grows_batch and not (self.exact and run.agree_on != "models"):
-            raise UserError(
-                f"{run.method} averages gradients: it needs the plain mean, and agree_on auto"
-            )
-        if self.method.grows_batch and any(h > 1 for h in _known(run.local_steps)[1:]):
-            raise UserError(
-                f"{run.method} needs all levels to agree at once; give 1 for those outside"
-            )
-
-
-def _known(value: T | None) -> T:
-    if value is None:
-        raise AssertionError("the run has not been completed")
-    return value
 
 
 def to_json(run: Run) -> bytes:

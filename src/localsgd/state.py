@@ -70,7 +70,7 @@ def save(
             "agreements": assembly.agreements,
             "model_agreements": assembly.model_agreements,
             "signals": assembly.signals.state(),
-            "seconds": assembly.seconds,
+            "seconds": assembly.told.seconds,
             "ledger": [asdict(entry) for entry in assembly.ledger.levels],
             "sha256": {path.name: _sha256(path) for path in sorted(partial.iterdir())},
             "extra": extra,
@@ -95,6 +95,7 @@ def load(assembly: Assembly, checkpoint: Path) -> dict[str, Any]:
         state = _read(checkpoint, worker, common)
         try:
             assembly.workers.load(row, state["worker"])
+            assembly.told.load(row, state["worker"]["told"])
         except (KeyError, ValueError, RuntimeError) as error:
             raise UserError(f"{checkpoint / _file(worker)} is of another model: {error}") from None
     _load_levels(assembly, lambda worker: _read(checkpoint, worker, common)["levels"])
@@ -107,7 +108,7 @@ def load(assembly: Assembly, checkpoint: Path) -> dict[str, Any]:
         vars(entry).update(vars(Entry(**saved)))
     assembly.model_agreements = common["model_agreements"]
     assembly.signals.load(common["signals"])
-    assembly.seconds = common["seconds"]
+    assembly.told.seconds = common["seconds"]
     return common["extra"]
 
 
@@ -134,7 +135,8 @@ def _worker_state(assembly: Assembly, row: int, worker: int) -> dict[str, Any]:
             if worker in members[group]:
                 member = members[group].index(worker)
                 levels[depth]["member"] = _part(_part(memory, group, 0), member, 1)
-    return {"worker": assembly.workers.state(row), "levels": levels}
+    own = {**assembly.workers.state(row), "told": assembly.told.state(row)}
+    return {"worker": own, "levels": levels}
 
 
 def _load_levels(assembly: Assembly, read: Callable[[int], list[dict[str, Any]]]) -> None:

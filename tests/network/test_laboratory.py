@@ -109,13 +109,16 @@ def owning() -> Iterator[tuple[subprocess.Popen[str], str, int]]:
         command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     assert process.stdout is not None
-    with process.stdout:
-        prefix, guard = process.stdout.readline().split()
-        yield process, prefix, int(guard)
-    process.kill()
-    process.wait()
-    for name in namespaces(prefix):
-        remove(name)
+    prefix = None
+    try:
+        with process.stdout:
+            prefix, guard = process.stdout.readline().split()
+            yield process, prefix, int(guard)
+    finally:
+        process.kill()
+        process.wait()
+        for name in namespaces(prefix) if prefix else ():
+            remove(name)
 
 
 def _wait_for(holds: Callable[[], bool], seconds: float = 20.0) -> None:
@@ -135,6 +138,8 @@ def test_nothing_is_left_when_the_owner_is_stopped(number: int, possible: None) 
 
 def test_what_a_killed_guard_has_left_is_removed_by_the_next_start(possible: None) -> None:
     with owning() as (process, prefix, guard):
+        # Its process on the node may still be on its way there.
+        _wait_for(lambda: bool(ip("netns", "pids", f"{prefix}n1")))
         sleeping = int(ip("netns", "pids", f"{prefix}n1"))
         os.kill(guard, signal.SIGKILL)
         remove_stale()

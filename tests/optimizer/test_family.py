@@ -14,8 +14,6 @@ from localsgd.reduce import CompressedMean, MajorityVote, PowerSgd, Sign
 from tests.distributed.harness import run
 from tests.optimizer.reference import assert_bits, loss_of, net, values
 
-MUON = getattr(torch.optim, "Muon", None)
-
 
 def local(make: Any, keywords: dict[str, Any], steps: int = 6, model: Any = None) -> LocalSGD:
     model = model or net()
@@ -110,11 +108,10 @@ class Matrices(nn.Module):
 
 
 def with_muon() -> dict[str, torch.Tensor]:
-    assert MUON is not None
     torch.manual_seed(0)
     model = Matrices()
     optimizer = LocalSGD(
-        MUON(model.parameters(), lr=0.02),
+        torch.optim.Muon(model.parameters(), lr=0.02),
         model,
         local_steps=2,
         inner_state="momentum_buffer=average",
@@ -128,7 +125,6 @@ def with_muon() -> dict[str, torch.Tensor]:
     return {"states": states, **values(model)}
 
 
-@pytest.mark.skipif(MUON is None, reason="torch.optim.Muon is not in this torch")
 def test_muon_takes_local_steps() -> None:
     ranks = run(2, with_muon)
     assert_bits(ranks[0], ranks[1])

@@ -13,7 +13,8 @@ from localsgd.assemble import Assembly, assemble
 from localsgd.errors import UserError
 from localsgd.evaluate import agreed_model, score
 from localsgd.execute import barrier
-from localsgd.run import Plan, Run
+from localsgd.plan import Plan
+from localsgd.run import Run
 from localsgd.tasks.digits import CARD
 from localsgd.topology import place
 from tests.distributed import harness

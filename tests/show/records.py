@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from localsgd.assemble import Assembly, assemble
+from localsgd.plan import Plan
 from localsgd.record import Folder
-from localsgd.run import Plan, Run
+from localsgd.run import Run
 from localsgd.show.forecast import agreements
 from localsgd.tasks import digits
 from localsgd.tasks.digits import CARD

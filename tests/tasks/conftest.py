@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from localsgd.tasks.cifar import Layout
 from localsgd.tasks.download import Remote
@@ -155,7 +156,6 @@ def answer() -> type[Answer]:
 @pytest.fixture
 def image_folder(tmp_path: Path) -> Path:
     """ImageNet's layout with 3 classes: 8 training images of each, and 4 to test."""
-    image = pytest.importorskip("PIL.Image")
     folder = tmp_path / "data" / "imagenet"
     chance = np.random.RandomState(0)
     for part, count in (("train", 8), ("val", 4)):
@@ -164,5 +164,5 @@ def image_folder(tmp_path: Path) -> Path:
             for number in range(count):
                 pixels = chance.randint(0, 256, (20 + number, 30, 3)).astype(np.uint8)
                 path = folder / part / name / f"{name}_{number}.JPEG"
-                image.fromarray(pixels).save(path, "JPEG", quality=95)
+                Image.fromarray(pixels).save(path, "JPEG", quality=95)
     return folder

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from localsgd.errors import UserError
+from localsgd.optim.checks import check_momentum, check_not_negative, evaluated
 
 
 class LARS(Optimizer):
@@ -43,11 +43,8 @@ class LARS(Optimizer):
         clip: bool = False,
         adapt_vectors: bool = False,
     ) -> None:
-        for name, value in (("lr", lr), ("weight_decay", weight_decay), ("trust", trust)):
-            if not value >= 0:
-                raise UserError(f"{name} = {value!r} cannot be; give a number >= 0")
-        if not 0 <= momentum < 1:
-            raise UserError(f"a momentum of {momentum} grows without bound; give one in [0, 1)")
+        check_not_negative(lr=lr, weight_decay=weight_decay, trust=trust)
+        check_momentum(momentum)
         defaults = {
             "lr": lr,
             "momentum": momentum,
@@ -60,10 +57,7 @@ class LARS(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluated(closure)
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:

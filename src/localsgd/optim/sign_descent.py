@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from localsgd.errors import UserError
+from localsgd.optim.checks import check_momentum, check_not_negative, evaluated
 
 
 class SignDescent(Optimizer):
@@ -35,12 +35,8 @@ class SignDescent(Optimizer):
         weight_decay: float = 0.0,
         nesterov: bool = False,
     ) -> None:
-        if not lr >= 0 or not weight_decay >= 0:
-            raise UserError(
-                f"lr = {lr!r} and weight_decay = {weight_decay!r} cannot be; give numbers >= 0"
-            )
-        if not 0 <= momentum < 1:
-            raise UserError(f"a momentum of {momentum} grows without bound; give one in [0, 1)")
+        check_not_negative(lr=lr, weight_decay=weight_decay)
+        check_momentum(momentum)
         defaults = {
             "lr": lr,
             "momentum": momentum,
@@ -51,10 +47,7 @@ class SignDescent(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluated(closure)
         for group in self.param_groups:
             momentum = group["momentum"]
             for w in group["params"]:

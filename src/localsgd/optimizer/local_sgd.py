@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -33,6 +32,7 @@ from localsgd.outer import Outer
 from localsgd.reduce import Reducer
 from localsgd.schedule import Position
 from localsgd.signals import Signal, Signals
+from localsgd.told import Told
 from localsgd.topology import Placement, Topology, place, row_multiple
 from localsgd.workers.inner_state import InnerStates
 
@@ -145,10 +145,7 @@ class LocalSGD(Optimizer):
         self._position = Position.start(settings.levels)
         self._finished_at = -1
         self._shows_average = False
-        self._loss: Tensor | float = 0.0
-        self._losses = 0
-        self._seconds = 0.0
-        self._since = time.perf_counter()
+        self._told = Told(1, rows[0].values.device)
 
     # What is shared with the inner optimizer, also after it replaces its lists.
 
@@ -287,7 +284,7 @@ class LocalSGD(Optimizer):
         """The next rounds begin: done while models are on the wire."""
         self._position.close()
         if depth == self._settings.levels and self._signals.needed:
-            self._signals.exchange([self._signal()])
+            self._signals.exchange(self._own_signals())
         self._open()
 
     def report_loss(self, loss: Tensor | float) -> None:
@@ -295,27 +292,15 @@ class LocalSGD(Optimizer):
 
         Once for each step, before or after it; a closure's loss is taken without.
         """
-        self._loss += loss.detach().double() if isinstance(loss, Tensor) else loss
-        self._losses += 1
+        self._told.add(0, loss)
 
-    def _signal(self) -> Signal:
-        if "loss" in self._signals.sees and not self._losses:
+    def _own_signals(self) -> list[Signal]:
+        if "loss" in self._signals.sees and self._told.silent:
             raise UserError(
                 "local_steps judges by the training loss, and nobody has told it; call "
                 "optimizer.report_loss(loss) in every step"
             )
-        now = time.perf_counter()
-        self._seconds += now - self._since
-        self._since = now
-        signal = Signal(
-            learning_rate=self._learning_rate(),
-            waited_seconds=self.ledger.seconds,
-            seconds=self._seconds,
-            loss=float(self._loss),
-            losses=self._losses,
-        )
-        self._loss, self._losses = 0.0, 0
-        return signal
+        return self._told.signals(self._learning_rate(), self.ledger.seconds)
 
     def _check_left_out(self) -> None:
         if any(parameter.requires_grad for parameter in self._left_out):
@@ -412,7 +397,7 @@ class LocalSGD(Optimizer):
             "levels": self._models.state(),
             "signals": self._signals.state(),
             "model_agreements": self._model_agreements,
-            "told": [float(self._loss), self._losses, self._seconds],
+            "told": [*map(float, self._told.state(0)), self._told.seconds],
             "ledger": [asdict(entry) for entry in self.ledger.levels],
             "made_with": self._settings.described(),
         }
@@ -433,8 +418,9 @@ class LocalSGD(Optimizer):
         self._models.load(own["levels"])
         self._signals.load(own["signals"])
         self._model_agreements = own["model_agreements"]
-        self._loss, self._losses, self._seconds = own["told"]
-        self._since = time.perf_counter()
+        loss, losses, self._told.seconds = own["told"]
+        self._told.load(0, (loss, int(losses)))
+        self._told.restart()
         for entry, saved in zip(self.ledger.levels, own["ledger"], strict=True):
             vars(entry).update(vars(Entry(**saved)))
         self._gradients.watch = None if self.steps else self._gradients.watch

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from localsgd.run import Plan
+from localsgd.plan import Plan
 from localsgd.schedule import Position, Progress
 
 

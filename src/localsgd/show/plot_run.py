@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from localsgd.plan import Plan
 from localsgd.record import Folder
-from localsgd.run import Plan
 from localsgd.show.forecast import agreement_steps
 from localsgd.show.gather import Record
 from localsgd.show.paper import COLOURS, canvas, plain_log_axis, quality_axis

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from localsgd.learning_rate import StepDecay
-from localsgd.run import Plan
+from localsgd.plan import Plan
 from localsgd.show.blocks import sparkline
 from localsgd.show.forecast import Phase, agreements, phases
 from localsgd.show.words import beyond_averaging, level_name

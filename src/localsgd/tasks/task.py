@@ -34,7 +34,8 @@ class Defaults:
     lr_decay_at: tuple[float, ...] = (0.5, 0.75)
     """Shares of the run after which the learning rate falls."""
     lr_warmup: float | None = None
-    """Epochs over which it rises to its peak; 5 in 300 where not given."""
+    """Of these epochs, over how many it rises to its peak; 5 in 300 where not given. A run of other
+    length has the same share."""
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,7 @@ class Workers:
         multiple: rows of parameters have a length that is a multiple of this.
         transforms: change each worker's gradient before anybody averages or steps it.
         active: whether a worker takes the step at hand; all do where not given.
+        heard: told every loss, with the row of the worker that had it.
 
     `taken` counts the steps that each hosted worker took: all of `step`, where all are active.
     `accumulated` counts the batches whose gradients are summed in `grads` and not stepped yet, the
@@ -71,6 +72,7 @@ class Workers:
         multiple: int = 16,
         transforms: Sequence[Transform] = (),
         active: Callable[[int], bool] = lambda worker: True,
+        heard: Callable[[int, Tensor], None] = lambda row, loss: None,
     ) -> None:
         self.ids = tuple(ids)
         self.step = 0
@@ -79,6 +81,7 @@ class Workers:
         self.accumulated_rate = 0.0
         self._transforms = tuple(transforms)
         self._active = active
+        self._heard = heard
         self._stepping = [True] * len(self.ids)
         self._loss = loss
         self._inner = inner
@@ -92,8 +95,6 @@ class Workers:
         self.grads = self.layout.rows(count, device)
         self.loss_sums = torch.zeros(count, dtype=torch.float64, device=device)
         self.loss_counts = [0] * count
-        self._told = torch.zeros(count, dtype=torch.float64, device=device)
-        self._told_counts = [0] * count
         self.models = [model, *(copy.deepcopy(model) for _ in self.ids[1:])]
         self.buffers = _adopt_buffers(self.models)
         self.optimizers = [self._adopt(row, worker) for row, worker in enumerate(self.models)]
@@ -139,8 +140,7 @@ class Workers:
             loss.backward()
             self.loss_sums[row] += loss.detach()
             self.loss_counts[row] += 1
-            self._told[row] += loss.detach()
-            self._told_counts[row] += 1
+            self._heard(row, loss)
             for transform in self._transforms:
                 transform(self.grads[row], worker, self.step)
             if self._transforms:
@@ -173,13 +173,6 @@ class Workers:
         self.loss_counts = [0] * len(self.ids)
         return taken
 
-    def take_told(self) -> tuple[Tensor, list[int]]:
-        """As `take_losses`, for those who tell the other workers."""
-        taken = self._told.clone(), self._told_counts
-        self._told.zero_()
-        self._told_counts = [0] * len(self.ids)
-        return taken
-
     def state(self, row: int) -> dict[str, Any]:
         """What worker `ids[row]` must keep: its rows and its inner optimizer's state."""
         return {
@@ -187,7 +180,6 @@ class Workers:
             "buffers": [rows[row] for _, rows in self.buffers],
             "inner": self.optimizers[row].state_dict(),
             "loss": (self.loss_sums[row], self.loss_counts[row]),
-            "told": (self._told[row], self._told_counts[row]),
             "taken": self.taken[row],
             **({"accumulated": self._accumulated(row)} if self.accumulated else {}),
         }
@@ -198,7 +190,6 @@ class Workers:
             rows[row] = saved
         self.optimizers[row].load_state_dict(state["inner"])
         self.loss_sums[row], self.loss_counts[row] = state["loss"]
-        self._told[row], self._told_counts[row] = state["told"]
         self.taken[row] = state["taken"]
         if "accumulated" in state:
             self.grads[row], self.accumulated, self.accumulated_rate = state["accumulated"]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -87,11 +88,15 @@ class Layout:
 
     def clear_padding(self, row: Tensor) -> None:
         """Zeroes what belongs to no tensor of `row [n]`."""
-        ends = [slot.offset + slot.length for slot in self.slots]
-        starts = [slot.offset for slot in self.slots[1:]] + [self.length]
-        for end, start in zip(ends, starts, strict=True):
-            if end < start:
-                row[end:start] = 0
+        row[self._padding.to(row.device)] = 0
+
+    @cached_property
+    def _padding(self) -> Tensor:
+        """Which scalars of a row belong to no tensor."""
+        padding = torch.ones(self.length, dtype=torch.bool)
+        for slot in self.slots:
+            padding[slot.offset : slot.offset + slot.length] = False
+        return padding.nonzero().flatten()
 
     def fingerprint(self) -> bytes:
         """A hash of names, shapes, memory formats and dtype: equal where rows may be averaged."""

@@ -40,11 +40,14 @@ class Pace:
 
     def steps(self, length: int) -> list[int]:
         """τ_k of all workers in a round of `length`."""
-        return [max(1, math.floor(speed * length + 1e-9)) for speed in self.speeds]
+        return [self._steps(worker, length) for worker in range(len(self.speeds))]
 
     def active(self, worker: int, done: int, length: int) -> bool:
         """Whether `worker` takes the local step after `done` of a round of `length`."""
-        return done < max(1, math.floor(self.speeds[worker] * length + 1e-9))
+        return done < self._steps(worker, length)
+
+    def _steps(self, worker: int, length: int) -> int:
+        return max(1, math.floor(self.speeds[worker] * length + 1e-9))
 
 
 def slowed(factors: tuple[float, ...]) -> Pace:

@@ -1,0 +1,60 @@
+"""Training losses and seconds, summed until they are told to the other workers."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from localsgd.signals import Signal
+
+
+class Told:
+    """What the workers hosted here have to tell since the last time.
+
+    Args:
+        workers: how many are hosted here.
+        device: where losses are.
+    """
+
+    def __init__(self, workers: int, device: torch.device) -> None:
+        self.seconds = 0.0
+        self._sums = torch.zeros(workers, dtype=torch.float64, device=device)
+        self._counts = [0] * workers
+        self._since = time.perf_counter()
+
+    @property
+    def silent(self) -> bool:
+        """Whether there is no loss to tell."""
+        return not any(self._counts)
+
+    def add(self, row: int, loss: Tensor | float) -> None:
+        """The loss of a hosted worker's batch; not read, so that no GPU is waited for."""
+        self._sums[row] += loss.detach() if isinstance(loss, Tensor) else loss
+        self._counts[row] += 1
+
+    def restart(self) -> None:
+        """The clock runs from here."""
+        self._since = time.perf_counter()
+
+    def signals(self, learning_rate: float, waited_seconds: float) -> list[Signal]:
+        """Of each worker; begins new sums."""
+        now = time.perf_counter()
+        self.seconds += now - self._since
+        self._since = now
+        sums, counts = self._sums.tolist(), self._counts
+        self._sums.zero_()
+        self._counts = [0] * len(counts)
+        return [
+            Signal(learning_rate, waited_seconds, self.seconds, loss, losses)
+            for loss, losses in zip(sums, counts, strict=True)
+        ]
+
+    def state(self, row: int) -> tuple[Any, int]:
+        """Of one worker; `seconds` are kept apart."""
+        return self._sums[row], self._counts[row]
+
+    def load(self, row: int, state: tuple[Any, int]) -> None:
+        self._sums[row], self._counts[row] = state
