@@ -12,7 +12,8 @@ from torch import nn
 
 from localsgd.assemble import Assembly, assemble
 from localsgd.evaluate import agreed_model
-from localsgd.run import Plan, Run
+from localsgd.plan import Plan
+from localsgd.run import Run
 from localsgd.tasks.task import Task
 from localsgd.topology import place
 from localsgd.train import train
