@@ -44,6 +44,7 @@ class Crew:
         self._connections = connections
         self._agents = agents
         self._log = log
+        self._calls = 0
 
     def call(
         self, function: Callable[..., Any], *arguments: Any, seconds: float = SECONDS
@@ -56,10 +57,11 @@ class Crew:
             seconds: after which whoever has not answered is named.
 
         Raises:
-            CrewFailed: with the traceback of whoever raised first. The others may hang then, so the
-                crew is of no further use.
+            CrewFailed: with the traceback of whoever raised first. What the others still answer to
+                this call is passed over; where they hang, the next call fails in its turn.
         """
-        job = pickle.dumps((function, arguments))
+        self._calls += 1
+        job = pickle.dumps((self._calls, function, arguments))
         for connection in self._connections:
             connection.send_bytes(job)
         deadline = time.monotonic() + seconds
@@ -68,21 +70,24 @@ class Crew:
             missing = {c: rank for rank, c in enumerate(self._connections) if rank not in answers}
             for connection in wait(list(missing), _LOOK_SECONDS):
                 rank = missing[connection]  # type: ignore[index]
-                answers[rank] = self._received(rank, function.__name__)
+                call, answer = self._received(rank, function.__name__)
+                if call == self._calls:
+                    answers[rank] = answer
             late = sorted(missing.values() - answers.keys())
             if late and time.monotonic() > deadline:
                 self._fail(f"{function.__name__}: ranks {late} did not answer in {seconds:g} s")
             _check_agents(self._agents, self._log)
         return [answers[rank] for rank in range(len(self._connections))]
 
-    def _received(self, rank: int, name: str) -> Any:
+    def _received(self, rank: int, name: str) -> tuple[int, Any]:
+        """The call that it answers, and the answer."""
         try:
-            failure, result = pickle.loads(self._connections[rank].recv_bytes())
+            call, failure, result = pickle.loads(self._connections[rank].recv_bytes())
         except (EOFError, ConnectionResetError):
             self._fail(f"{name}: rank {rank} died")
-        if failure:
+        if failure and call == self._calls:
             raise CrewFailed(f"{name}: rank {rank}\n{failure}")
-        return result
+        return call, result
 
     def _fail(self, what: str) -> None:
         raise CrewFailed(f"{what}\n{_tail(self._log)}")

@@ -36,12 +36,13 @@ def _serve(connection: Connection[Any, Any]) -> None:
 
 
 def _result(job: bytes) -> bytes:
-    """Pickled (traceback, `""` where there is none; what the function gave)."""
+    """Pickled (number of the call; traceback, `""` where there is none; what the function gave)."""
+    call = 0
     try:
-        function, arguments = pickle.loads(job)
-        return pickle.dumps(("", function(*arguments)))
+        call, function, arguments = pickle.loads(job)
+        return pickle.dumps((call, "", function(*arguments)))
     except BaseException:
-        return pickle.dumps((traceback.format_exc(), None))
+        return pickle.dumps((call, traceback.format_exc(), None))
 
 
 if __name__ == "__main__":

@@ -69,6 +69,7 @@ def test_links_and_up_links_have_their_rates(crew: Crew, racks: Laboratory) -> N
 def fail() -> None:
     if dist.get_rank() == 2:
         raise ArithmeticError("two and two")
+    time.sleep(0.3)  # So that what the others answer comes after the failure is told.
 
 
 def test_a_failure_in_a_crew_is_told_with_its_rank(crew: Crew) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,10 +14,6 @@ from localsgd.optimizer.rows import Row
 from localsgd.optimizer.settings import Settings
 from localsgd.reduce.seam import bound_to
 from localsgd.topology import Placement, build_levels
-
-
-def _nothing() -> None:
-    pass
 
 
 class Models:
@@ -56,14 +51,14 @@ class Models:
 
         `meanwhile` is called once, while the first of the rows is on its way.
         """
-        others = iter([meanwhile])
 
-        def look(row: Row) -> None:
-            row.check_some_in_place()
-            next(others, _nothing)()
+        def look() -> None:
+            for row in self._rows:
+                row.check_some_in_place()
+            meanwhile()
 
-        for row, levels in zip(self._rows, self._stacks, strict=True):
-            agree_and_share(levels[:depth], first, meanwhile=partial(look, row))
+        for index, levels in enumerate(self._stacks):
+            agree_and_share(levels[:depth], first, meanwhile=None if index else look)
 
     @torch.no_grad()
     def settle(self, first: int) -> None:
