@@ -1,0 +1,151 @@
+"""A table or figure of the paper as values: the work it needs, and what is read off the records.
+
+A module of `experiments/studies/` is one `Study`. It says at every scale which jobs it needs and
+makes a page of tables, pictures and claims from their records; how jobs are carried out, kept,
+shared between studies and spread over machines is not its concern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Record = Mapping[str, Any]
+"""What came of one job: JSON, without the models."""
+ScaleName = Literal["smoke", "small", "paper"]
+State = Literal["reproduced", "not reproduced", "not decidable at this scale"]
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large the work is.
+
+    Args:
+        name: "smoke" takes seconds in all, "small" minutes on a CPU, "paper" is the paper's own.
+        ground: settings of `localsgd.Run` that all training of this scale starts from.
+        seeds: of every arm that says nothing else.
+    """
+
+    name: ScaleName
+    ground: Mapping[str, Any]
+    seeds: int
+
+
+class Job(Protocol):
+    """Something to be done once; a frozen value."""
+
+    @property
+    def key(self) -> Mapping[str, Any]:
+        """JSON that its record depends on: jobs of equal keys are one job."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """For people who watch it."""
+        ...
+
+    def carry_out(self, place: Workplace) -> Record: ...
+
+
+class Workplace(Protocol):
+    """What jobs find around them."""
+
+    data_dir: Path | None
+    """Where data sets lie."""
+    scratch: Path
+    """Checkpoints that several jobs go on from; nothing in it is kept with the results."""
+
+
+class Records(Protocol):
+    """The finished jobs of one study at one scale."""
+
+    scale: Scale
+
+    def of(self, job: Job) -> Record | None:
+        """`None` where it has not been done."""
+        ...
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under headings, with the paper's numbers in columns of their own.
+
+    Args:
+        title: what it shows.
+        headings: of the columns.
+        rows: as many cells in each; a cell of `None` is work not done yet.
+        jobs: the work behind each row, by row; none where a row is counted or modelled.
+    """
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    jobs: Sequence[Sequence[Job]] = ()
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure, drawn when it is wanted.
+
+    Args:
+        name: of its file, without suffix; unique in the study.
+        title: what it shows, also for those who cannot see it.
+        draw: makes it.
+        jobs: the work behind it.
+    """
+
+    name: str
+    title: str
+    draw: Callable[[], Figure]
+    jobs: Sequence[Job] = ()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper and what became of it.
+
+    Args:
+        sentence: what is claimed, in our words.
+        place: where in the paper.
+        state: what the evidence says at this scale.
+        evidence: the figures: mean, interval, how many seeds.
+        jobs: the work behind it.
+    """
+
+    sentence: str
+    place: str
+    state: State
+    evidence: str
+    jobs: Sequence[Job] = ()
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a study has to say."""
+
+    tables: Sequence[Table] = ()
+    pictures: Sequence[Picture] = ()
+    claims: Sequence[Claim] = ()
+    notes: Sequence[str] = ()
+    """Where its setting differs from the paper's, and what that means."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """One label of the paper.
+
+    Args:
+        label: as in `paper.toml`.
+        jobs: the work at a scale, the most wanted first; none where everything is counted.
+        page: what is read off the records that there are, complete or not.
+    """
+
+    label: str
+    jobs: Callable[[Scale], Sequence[Job]]
+    page: Callable[[Records], Page]
