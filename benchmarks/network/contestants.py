@@ -81,7 +81,9 @@ def _ddp_fp16(model: nn.Module, inner: Optimizer) -> Wrapped:
 
 
 def _ddp_power_sgd(model: nn.Module, inner: Optimizer) -> Wrapped:
-    parallel = DistributedDataParallel(model)
+    # One bucket: the hook chains its sums from one to the next, and over gloo the chains of several
+    # buckets may follow one another in another order on each process, which breaks both off.
+    parallel = DistributedDataParallel(model, bucket_cap_mb=1000)
     state = powerSGD_hook.PowerSGDState(
         None, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=1
     )
