@@ -8,7 +8,7 @@ shared between studies and spread over machines is not its concern.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -30,19 +30,27 @@ class Scale:
         name: "smoke" takes seconds in all, "small" minutes on a CPU, "paper" is the paper's own.
         ground: settings of `localsgd.Run` that all training of this scale starts from.
         seeds: of every arm that says nothing else.
+        main_seeds: of the arms that the paper's main claims are about.
+        light: settings on top of the ground for studies of many runs: a lighter network.
     """
 
     name: ScaleName
     ground: Mapping[str, Any]
     seeds: int
+    main_seeds: int = 0
+    light: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Job(Protocol):
-    """Something to be done once; a frozen value."""
+    """Something to be done once; a frozen value that can be handed to another process."""
 
     @property
     def key(self) -> Mapping[str, Any]:
-        """JSON that its record depends on: jobs of equal keys are one job."""
+        """JSON that its record depends on: jobs of equal keys are one job.
+
+        `kind` says what sort of work it is, `task` on which data where there is one; together they
+        name the file of its record.
+        """
         ...
 
     @property

@@ -1,0 +1,74 @@
+"""How large the studies are: seconds, CPU minutes, or as in the paper.
+
+Fixed before the runs. `smoke` shows that everything works and nothing else. `small` keeps the
+paper's proportions where a CPU allows it: K = 16 workers whose global batch is 5 % of the training
+set (4 % in the paper), linear scaling from a single worker's rate, warm-up over 1/60 of the run,
+decays at 50 % and 75 %, H up to 64. Its second phase is short: 234 steps, in which H = 16 has 15
+rounds; the paper's has 3,660. No image is augmented. The rates are the ones that an earlier study
+of the same network found to fit the training data (`landscape/design.py`); nothing is tuned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from experiments.study import Scale, ScaleName
+
+SMOKE: dict[str, Any] = {
+    "task": "digits",
+    "model": "mlp",
+    "train_samples": 640,
+    "workers": 16,
+    "batch": 4,
+    "epochs": 2.0,
+    "lr": 0.05,
+    "lr_batch": 16,
+    "weight_decay": 1e-4,
+    "evaluate_every": 0.5,
+    "reduction": "ordered",
+}
+SMALL: dict[str, Any] = {
+    "task": "fashion-mnist",
+    "model": "small-cnn-8",
+    "train_samples": 5000,
+    "workers": 16,
+    "batch": 16,
+    "epochs": 24.0,
+    "lr": 0.1,
+    "lr_batch": 64,
+    "weight_decay": 1e-4,
+    "batch_norm": "recalibrated",
+    "evaluate_every": 4.0,
+    "evaluate_local": "never",
+}
+LIGHT: dict[str, Any] = {
+    "model": "mlp-64",
+    "lr": 0.02,
+    "evaluate_every": 1.0,
+}
+"""A perceptron takes a seventh of the time. Its rate is that of `family/design.py`."""
+PAPER: dict[str, Any] = {
+    "task": "cifar10",
+    "model": "resnet20",
+    "workers": 16,
+    "batch": 128,
+    "epochs": 300.0,
+    "lr": 0.2,
+    "lr_batch": 128,
+    "lr_warmup": 5.0,
+    "weight_decay": 1e-4,
+    "batch_norm": "recalibrated",
+}
+
+SCALES: dict[ScaleName, Scale] = {
+    "smoke": Scale("smoke", SMOKE, seeds=2, main_seeds=2),
+    "small": Scale("small", SMALL, seeds=3, main_seeds=5, light=LIGHT),
+    "paper": Scale("paper", PAPER, seeds=3, main_seeds=3),
+}
+
+
+def scale_of(name: ScaleName, seeds: int | None = None) -> Scale:
+    """A scale, with `seeds` for all arms where given."""
+    found = SCALES[name]
+    return found if seeds is None else replace(found, seeds=seeds, main_seeds=seeds)

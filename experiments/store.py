@@ -1,0 +1,101 @@
+"""Finished jobs, kept as JSON lines by what they depend on, and shared by all studies.
+
+    results/reproduce/SCALE/KIND-TASK.jsonl:  {"key": ..., "code": 1, "by": "0.1.0", "record": ...}
+
+Several processes may append to one file. A last line that was cut short is passed over and its job
+done again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments.study import Job, Record, Scale
+from localsgd.errors import UserError
+from localsgd.version import __version__
+
+RESULTS = Path(__file__).parent / "results" / "reproduce"
+CODE = 1
+"""The version of the numbers: raised when the same job would give others than before."""
+
+
+class Store:
+    """The records of one scale.
+
+    Args:
+        scale: of them.
+        folder: holds a folder for each scale.
+
+    Raises:
+        UserError: a file is of another version of the code, or no such file.
+    """
+
+    def __init__(self, scale: Scale, folder: Path = RESULTS) -> None:
+        self.scale = scale
+        self.folder = folder / scale.name
+        self._records: dict[str, Record] = {}
+        self._read: dict[Path, int] = {}
+        self.refresh()
+
+    def of(self, job: Job) -> Record | None:
+        """The record of a job, or of another with the same key; `None` where it is not done."""
+        return self._records.get(canonical(job.key))
+
+    def refresh(self) -> None:
+        """Reads what others have added since."""
+        for path in sorted(self.folder.glob("*.jsonl")):
+            start = self._read.get(path, 0)
+            if path.stat().st_size > start:
+                with path.open("rb") as file:
+                    file.seek(start)
+                    content = file.read()
+                whole = content.rfind(b"\n") + 1
+                self._read[path] = start + whole
+                for line in _lines(content[:whole]):
+                    self._take(line, path)
+
+    def add(self, job: Job, record: Mapping[str, Any]) -> None:
+        """Keeps the record of a job, whole."""
+        path = self.folder / f"{shelf(job)}.jsonl"
+        line = {"key": job.key, "code": CODE, "by": __version__, "record": record}
+        content = json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.read_bytes()[-1:] in (b"", b"\n"):
+            content = "\n" + content  # after a line that was cut short
+        with path.open("ab") as file:
+            file.write(content.encode())
+        self._records[canonical(job.key)] = json.loads(content)["record"]
+
+    def _take(self, line: Mapping[str, Any], path: Path) -> None:
+        if line["code"] != CODE:
+            raise UserError(
+                f"{path} has records of version {line['code']} of the experiments, which are now "
+                f"at {CODE} and give other numbers; move the file away and run again, or name "
+                "another place with --out"
+            )
+        self._records.setdefault(canonical(line["key"]), line["record"])
+
+
+def shelf(job: Job) -> str:
+    """The name of the file that keeps a job's record."""
+    names = (str(job.key[name]) for name in ("kind", "task") if name in job.key)
+    return re.sub(r"[^a-z0-9-]", "-", "-".join(names) or "work")
+
+
+def canonical(key: Mapping[str, Any]) -> str:
+    """A key as text, alike for equal keys."""
+    return json.dumps(key, sort_keys=True, separators=(",", ":"))
+
+
+def _lines(content: bytes) -> Iterator[dict[str, Any]]:
+    for line in content.splitlines():
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(found, dict) and found.keys() >= {"key", "code", "record"}:
+            yield found
