@@ -45,9 +45,9 @@ def _round(run: Run, task: Task, fork: Fork, steps: int) -> tuple[Tensor, Tensor
     assembly = resumed(run, task, fork)
     last: list[Tensor] = []
 
-    def keep(*_: Any) -> None:
+    def keep() -> None:
         last[:] = [assembly.workers.params[0].clone()]
 
-    assembly.workers.optimizers[0].register_step_post_hook(keep)
+    assembly.workers.watch_steps(after=keep)
     advance(assembly, fork.step + steps)
     return copy.deepcopy(last[0]), assembly.workers.params[0].clone()

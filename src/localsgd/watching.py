@@ -102,19 +102,18 @@ class DriftWatcher:
                 "or fragments they never hold one together; watch something else"
             )
 
-        def before(*_: Any) -> None:
+        def before() -> None:
             lengths = assembly.position.lengths
             if math.prod(lengths) == 1:
                 self._anchor = None
             elif assembly.position.left == lengths:
                 self._anchor = assembly.workers.params[0].clone()
 
-        def after(*_: Any) -> None:
+        def after() -> None:
             if self._anchor is not None and _ends_round(assembly):
                 self._rows = _all_rows(assembly)
 
-        assembly.workers.optimizers[0].register_step_pre_hook(before)
-        assembly.workers.optimizers[-1].register_step_post_hook(after)
+        assembly.workers.watch_steps(before, after)
 
     def due(self, assembly: Assembly) -> bool:
         return self._rows is not None

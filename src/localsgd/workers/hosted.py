@@ -18,9 +18,14 @@ from torch.optim import Optimizer
 
 from localsgd.optim.gradients import Transform
 from localsgd.workers.layout import Layout, adopt
+from localsgd.workers.together import Together
 
 LossOf = Callable[[nn.Module, int, int], Tensor]
 """The loss of a model on the batch of (worker, steps that it took before): a scalar."""
+
+
+def _nothing() -> None:
+    pass
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,8 @@ class Inner:
         weight_decay: for all parameters but those named in `no_decay`.
         no_decay: names of parameters without weight decay.
         elementwise: whether a scalar's step depends on that scalar alone, so that a row can be
-            stepped as two vectors (with and without weight decay) in place of tensor by tensor.
+            stepped as two vectors (with and without weight decay) in place of tensor by tensor, and
+            the rows of all workers in one go.
     """
 
     make: Callable[[list[dict[str, Any]]], Optimizer]
@@ -98,6 +104,15 @@ class Workers:
         self.models = [model, *(copy.deepcopy(model) for _ in self.ids[1:])]
         self.buffers = _adopt_buffers(self.models)
         self.optimizers = [self._adopt(row, worker) for row, worker in enumerate(self.models)]
+        several = inner.elementwise and count > 1
+        self._together = Together(inner.make, self.optimizers) if several else None
+        self._watchers: list[tuple[Callable[[], None], Callable[[], None]]] = []
+
+    def watch_steps(
+        self, before: Callable[[], None] = _nothing, after: Callable[[], None] = _nothing
+    ) -> None:
+        """Calls `before` and `after` around every step of the inner optimizers."""
+        self._watchers.append((before, after))
 
     def _adopt(self, row: int, model: nn.Module) -> Optimizer:
         parameters = dict(model.named_parameters())
@@ -159,6 +174,15 @@ class Workers:
 
     def step_all(self, learning_rate: float) -> None:
         """The inner optimizers of all active workers step on `grads`."""
+        for before, _ in self._watchers:
+            before()
+        together = self._together if all(self._stepping) else None
+        if together is None or not together.step(learning_rate):
+            self._step_each(learning_rate)
+        for _, after in self._watchers:
+            after()
+
+    def _step_each(self, learning_rate: float) -> None:
         for optimizer, active in zip(self.optimizers, self._stepping, strict=True):
             if not active:
                 continue
@@ -189,6 +213,8 @@ class Workers:
         for (_, rows), saved in zip(self.buffers, state["buffers"], strict=True):
             rows[row] = saved
         self.optimizers[row].load_state_dict(state["inner"])
+        if self._together is not None:
+            self._together.link()
         self.loss_sums[row], self.loss_counts[row] = state["loss"]
         self.taken[row] = state["taken"]
         if "accumulated" in state:

@@ -1,0 +1,61 @@
+"""One optimizer step for all workers that a process hosts, in place of one for each.
+
+An inner optimizer treats every tensor by itself, so an optimizer over the tensors of all workers
+takes the steps of theirs, bit for bit, and pays once for what a step costs beside arithmetic.
+
+Shapes: w workers hosted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch.optim import Optimizer
+
+
+class Together:
+    """Steps the parameters of `optimizers` by one more of their kind.
+
+    Each state stays its own worker's: the joint optimizer holds the very same dictionaries, so that
+    saving, averaging or resetting them by worker goes on as if it were not there.
+
+    Args:
+        make: from parameter groups to an optimizer, as for each worker.
+        optimizers: of the w workers, alike in their groups.
+    """
+
+    def __init__(
+        self, make: Callable[[list[dict[str, Any]]], Optimizer], optimizers: Sequence[Optimizer]
+    ) -> None:
+        self._optimizers = tuple(optimizers)
+        groups = zip(*(optimizer.param_groups for optimizer in optimizers), strict=True)
+        self._joint = make([_joined(same) for same in groups])
+        self.link()
+
+    def link(self) -> None:
+        """Takes the workers' states over; to be called when one of them was loaded."""
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    self._joint.state[parameter] = optimizer.state[parameter]
+        self._alike = False
+
+    def step(self, learning_rate: float) -> bool:
+        """One step of all workers; says no, and does nothing, where their states differ in kind.
+
+        That is so after some have stepped for the first time and others have not, which optimizers
+        ask of all their parameters at once.
+        """
+        if not self._alike and len({frozenset(state) for state in self._joint.state.values()}) > 1:
+            return False
+        self._alike = True
+        for group in self._joint.param_groups:
+            group["lr"] = learning_rate
+        self._joint.step()
+        return True
+
+
+def _joined(groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    return {"params": parameters, "weight_decay": groups[0]["weight_decay"]}
