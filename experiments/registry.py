@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -96,14 +97,17 @@ def _names() -> Iterator[str]:
 
 def _operations(training: Training) -> float:
     card = tasks.card(training.task)
-    forward = _forward(training.model, training.task)
+    forward = forward_operations(training.model, training.task)
     return PASSES * forward * card.train_size * training.epochs * training.runs
 
 
 @cache
-def _forward(model: str, task: str) -> int:
-    """Multiply-accumulates of a sample, counted where nothing is computed."""
+def forward_operations(model: str, task: str, words: int | None = None) -> int:
+    """Multiply-accumulates of a sample, counted where nothing is computed; of a text with so many
+    `words`, where given.
+    """
     card = tasks.card(task)
+    card = replace(card, classes=words or card.classes)
     kind: Any = SimpleNamespace(card=card, input_shape=card.input_shape, classes=card.classes)
     dtype = torch.int64 if card.sequential else torch.float32
     with torch.device("meta"):

@@ -1,93 +1,110 @@
-"""`localsgd reproduce`: the paper's tables and figures, listed or one in full."""
+"""`localsgd reproduce`: does the work behind the tables and figures, and shows it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console
 
+from experiments import engine, listing, showing
 from experiments.registry import Entry, entries, entry
+from experiments.scales import scale_of
+from experiments.store import RESULTS, Store
+from experiments.studies import studies
+from experiments.study import Job, ScaleName, Study
 from localsgd.errors import UserError
-from localsgd.units import duration
 
-SPEED = 100e9
-"""Operations a second that costs are told for: a machine of two cores, in float32 about so many."""
-NEEDS = {"cpu": "CPU", "gpu": "GPU", "beyond": "many GPUs"}
+WORK = Path("runs") / "reproduce"
 
 
-def reproduce(names: Sequence[str], *, listing: bool, console: Console | None = None) -> int:
-    """Lists everything, or shows what the paper has under each of `names`."""
+@dataclass(frozen=True)
+class Request:
+    """What is wanted.
+
+    Args:
+        names: labels or short names.
+        everything: all of them.
+        listing: list them, and do nothing.
+        show: what the paper has, and do nothing.
+        scale: how large.
+        seeds: of every arm; the scale's where not given.
+        shard: `I/N`, the I-th of N shares of the work.
+        processes: at a time; one for each core where not given.
+        data_dir: where data sets lie.
+        out: where records are kept.
+        work: for pictures, and for what interrupted runs go on from.
+    """
+
+    names: tuple[str, ...] = ()
+    everything: bool = False
+    listing: bool = False
+    show: bool = False
+    scale: ScaleName = "small"
+    seeds: int | None = None
+    shard: str = "1/1"
+    processes: int | None = None
+    data_dir: Path | None = None
+    out: Path = RESULTS
+    work: Path = WORK
+
+    def check(self) -> None:
+        """Refuses what cannot be."""
+        if sum((bool(self.names), self.everything, self.listing)) != 1:
+            raise UserError(
+                "reproduce needs labels or short names, --all for all there are, or --list; give "
+                "one of them"
+            )
+        for name in ("seeds", "processes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"--{name} {value} cannot be; give 1 or more")
+        engine.share([], self.shard)
+
+
+def reproduce(request: Request, console: Console | None = None) -> int:
+    """Lists, or shows what the paper has, or does what is missing and shows what came out."""
     console = console or Console()
-    if listing == bool(names):
-        raise UserError(
-            "reproduce needs a label or a short name, or --list for all there are; give one of them"
-        )
-    if listing:
-        console.print(overview())
-    for found in [entry(name) for name in names]:
-        console.print(details(found))
-    return 0
+    request.check()
+    if request.listing:
+        console.print(listing.overview(request.out))
+        return 0
+    wanted = [entry(name) for name in request.names] or list(entries().values())
+    if request.show:
+        for one in wanted:
+            console.print(listing.details(one))
+        return 0
+    return _carry_out(request, _with_studies(wanted, console), console)
 
 
-def overview() -> Table:
-    """A row for each label: what it needs at full size, what that costs here, and its state."""
-    table = Table(
-        title="The paper's tables and figures",
-        title_justify="left",
-        caption=f"Runs and cost of the full size, tuning left out, at {SPEED / 1e9:g} GFLOP/s.",
-        caption_justify="left",
-    )
-    for heading in ("name", "label", "needs", "runs", "cost", "numbers", "state"):
-        right = heading in ("runs", "cost", "numbers")
-        table.add_column(heading, justify="right" if right else "left", overflow="fold")
-    for found in entries().values():
-        runs = sum(training.runs for training in found.training)
-        table.add_row(
-            found.name,
-            found.label,
-            NEEDS[found.needs],
-            str(runs) if runs else "–",
-            cost(found),
-            str(len(found.rows)) if found.rows else "–",
-            state(found),
-        )
-    return table
+def _with_studies(wanted: Sequence[Entry], console: Console) -> list[Study]:
+    known = studies()
+    for one in wanted:
+        if one.label not in known:
+            console.print(f"{one.name}: nothing here reproduces it yet", style="yellow")
+    return [known[one.label] for one in wanted if one.label in known]
 
 
-def cost(found: Entry) -> str:
-    """How long the full size takes on a machine like this one."""
-    return duration(found.operations / SPEED) if found.operations else "–"
+def _carry_out(request: Request, wanted: Sequence[Study], console: Console) -> int:
+    scale = scale_of(request.scale, request.seeds)
+    store = Store(scale, request.out)
+    everything = engine.distinct(job for study in wanted for job in study.jobs(scale))
+    mine = engine.share(everything, request.shard)
+    console.print(showing.forecast(mine, store, _processes(request, mine)))
+    place = engine.Place(request.work / scale.name, request.data_dir)
+    try:
+        outcome = engine.carry_out(mine, store, place, _processes(request, mine), console)
+    except KeyboardInterrupt:
+        console.print("interrupted; the same command goes on, and nothing finished is lost")
+        return 130
+    for study in wanted:
+        showing.show(study, store, request.work / scale.name / "pictures", console)
+    for title, reason in outcome.failed.items():
+        console.print(f"not done: {title}: {reason}", style="red", markup=False)
+    return 1 if outcome.failed else 0
 
 
-def state(found: Entry) -> str:
-    """Whether something here reproduces it."""
-    return "ready" if found.command else "not yet"
-
-
-def details(found: Entry) -> RenderableType:
-    """What it shows, how it was made, its numbers, and how to make it here."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column(overflow="fold")
-    grid.add_row("label", f"{found.label} ({found.kind}, {found.part})")
-    grid.add_row("shows", found.shows)
-    grid.add_row("setting", found.setting)
-    for model, task, epochs, runs in found.training:
-        grid.add_row("full size", f"{runs} runs of {model} on {task}, {epochs} epochs each")
-    if found.operations:
-        grid.add_row("cost", f"{cost(found)} at {SPEED / 1e9:g} GFLOP/s, tuning left out")
-    grid.add_row("run it by", found.command or "nothing yet")
-    return Group(grid, _numbers(found))
-
-
-def _numbers(found: Entry) -> RenderableType:
-    if not found.rows:
-        return Text("The paper gives no numbers beside the picture.", style="dim")
-    table = Table(title="in the paper", title_justify="left")
-    for column in found.columns:
-        table.add_column(column.replace("_", " "))
-    for row in found.rows:
-        table.add_row(*map(str, row))
-    return table
+def _processes(request: Request, jobs: Sequence[Job]) -> int:
+    return min(request.processes or os.cpu_count() or 1, max(1, len(jobs)))

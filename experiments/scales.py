@@ -21,12 +21,11 @@ SMOKE: dict[str, Any] = {
     "train_samples": 640,
     "workers": 16,
     "batch": 4,
-    "epochs": 2.0,
+    "epochs": 1.0,
     "lr": 0.05,
     "lr_batch": 16,
     "weight_decay": 1e-4,
     "evaluate_every": 0.5,
-    "reduction": "ordered",
 }
 SMALL: dict[str, Any] = {
     "task": "fashion-mnist",

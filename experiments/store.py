@@ -64,7 +64,7 @@ class Store:
         line = {"key": job.key, "code": CODE, "by": __version__, "record": record}
         content = json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n"
         self.folder.mkdir(parents=True, exist_ok=True)
-        if path.exists() and not path.read_bytes()[-1:] in (b"", b"\n"):
+        if path.exists() and path.read_bytes()[-1:] not in (b"", b"\n"):
             content = "\n" + content  # after a line that was cut short
         with path.open("ab") as file:
             file.write(content.encode())

@@ -114,12 +114,34 @@ Shape = Literal[
 
 @dataclass(frozen=True)
 class ReproduceCommand:
-    """The paper's tables and figures by name: what they show, what they cost, what is in them."""
+    """Reproduce the paper's tables and figures by name; what is done already is not done again.
+
+    Prints tables beside the paper's numbers and what became of its claims, and writes pictures.
+    Interrupted, the same command goes on.
+    """
 
     names: Positional[tuple[str, ...]] = ()
     """The paper's labels, such as tab:improve_sign_sgd, or short names, such as signs."""
-    list: bool = False
+    all: bool = False
     """All there are."""
+    list: bool = False
+    """List them: what is done at every scale, and what it costs here."""
+    show: bool = False
+    """Only show what the paper has under these names."""
+    scale: Literal["smoke", "small", "paper"] = "small"
+    """smoke takes seconds a name, small minutes on a CPU, paper is the paper's own size."""
+    seeds: int | None = None
+    """Runs of every arm; the scale's number where not given."""
+    shard: str = "1/1"
+    """I/N does the I-th of N shares of the work, such as $SLURM_ARRAY_TASK_ID/16."""
+    processes: int | None = None
+    """Runs at a time, a core each; as many as there are cores where not given."""
+    data_dir: Path | None = None
+    """Where the data lies; LOCALSGD_DATA, else the user's cache, where not given."""
+    out: Path | None = None
+    """Where records are kept; experiments/results/reproduce where not given."""
+    work: Path | None = None
+    """For pictures, and for what interrupted runs go on from; runs/reproduce where not given."""
 
 
 @dataclass(frozen=True)

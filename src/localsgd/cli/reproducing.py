@@ -15,8 +15,26 @@ MODULE = "experiments.reproduce"
 
 
 def reproduce(command: ReproduceCommand) -> int:
-    """Lists the paper's tables and figures, or shows some of them."""
-    return _experiments().reproduce(command.names, listing=command.list)
+    """Lists the paper's tables and figures, or carries some of them out."""
+    experiments = _experiments()
+    places = {
+        name: value
+        for name, value in (("out", command.out), ("work", command.work))
+        if value is not None
+    }
+    request = experiments.Request(
+        names=command.names,
+        everything=command.all,
+        listing=command.list,
+        show=command.show,
+        scale=command.scale,
+        seeds=command.seeds,
+        shard=command.shard,
+        processes=command.processes,
+        data_dir=command.data_dir,
+        **places,
+    )
+    return experiments.reproduce(request)
 
 
 def _experiments() -> ModuleType:

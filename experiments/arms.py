@@ -1,0 +1,202 @@
+"""What studies of training are made of: arms over seeds, and what is read off their records."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from experiments.claims import judge, paired
+from experiments.registry import entry
+from experiments.study import Cell, Claim, Record, Records, Scale, Table
+from experiments.training import TrainJob
+from localsgd.run import Run
+from localsgd.units import size
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to train, over several seeds.
+
+    Args:
+        name: in tables and pictures.
+        jobs: one for each seed, from 0.
+    """
+
+    name: str
+    jobs: tuple[TrainJob, ...]
+
+    @property
+    def run(self) -> Run:
+        """Its settings; the seed is the first one."""
+        return self.jobs[0].run
+
+
+def arm(
+    scale: Scale,
+    name: str,
+    *,
+    main: bool = False,
+    light: bool = False,
+    words: int | None = None,
+    made: bool = False,
+    **settings: Any,
+) -> Arm:
+    """An arm at a scale.
+
+    Args:
+        scale: gives the ground and the number of seeds.
+        name: for people.
+        main: whether it takes the seeds of main claims.
+        light: whether it takes the lighter network, where the scale has one.
+        words, made: of a text, as in `TrainJob`.
+        settings: of `Run`, on top.
+    """
+    ground = {**scale.ground, **(scale.light if light else {}), **settings}
+    seeds = scale.main_seeds if main else scale.seeds
+    runs = (Run(**ground, seed=seed) for seed in range(seeds))
+    return Arm(name, tuple(TrainJob(run, words, made) for run in runs))
+
+
+def jobs_of(arms: Sequence[Arm]) -> list[TrainJob]:
+    """Arm by arm, so that what is wanted most comes first and seeds do not wait for each other."""
+    return [job for one in arms for job in one.jobs]
+
+
+def found(records: Records, one: Arm) -> dict[int, Record]:
+    """The records that there are, by seed."""
+    pairs = ((job.run.seed, records.of(job)) for job in one.jobs)
+    return {seed: record for seed, record in pairs if record is not None}
+
+
+def values(records: Records, one: Arm, field: str) -> dict[int, float]:
+    """A number of each finished run, by seed; accuracies in %."""
+    factor = 100 if "accuracy" in field else 1
+    kept = {seed: record.get(field) for seed, record in found(records, one).items()}
+    return {seed: factor * value for seed, value in kept.items() if value is not None}
+
+
+def spread(records: Records, one: Arm, field: str, digits: int = 2) -> Cell:
+    """`92.48 ± 0.17`, the mean over seeds and its deviation; `None` where nothing is done."""
+    kept = list(values(records, one, field).values())
+    if not kept:
+        return None
+    mean = f"{statistics.fmean(kept):.{digits}f}"
+    return f"{mean} ± {statistics.stdev(kept):.{digits}f}" if len(kept) > 1 else mean
+
+
+def seeds_done(records: Records, one: Arm) -> Cell:
+    """`5`, or `3 of 5` while runs are missing."""
+    done, wanted = len(found(records, one)), len(one.jobs)
+    return done if done == wanted else f"{done} of {wanted}"
+
+
+def rounds(records: Records, one: Arm) -> Cell:
+    """Agreements of all workers in a run, as counted."""
+    kept = list(found(records, one).values())
+    return " + ".join(map(str, kept[0]["agreements"])) if kept else None
+
+
+def sent(records: Records, one: Arm) -> Cell:
+    """What a worker handed to the wire in a run, all levels together, as counted."""
+    kept = list(found(records, one).values())
+    return size(sum(kept[0]["bytes"])) if kept else None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table of arms: what tells it from the others, the arm, the paper's numbers."""
+
+    cells: tuple[Cell, ...]
+    arm: Arm
+    paper: tuple[Cell, ...] = ()
+
+
+def table(
+    title: str,
+    headings: Sequence[str],
+    rows: Sequence[Row],
+    records: Records,
+    *,
+    field: str = "test_accuracy",
+    paper: Sequence[str] = ("paper",),
+    fit: bool = True,
+) -> Table:
+    """Rows of arms: the result over seeds, rounds and bytes as counted, and the paper's numbers."""
+    name = "test ppl." if field == "test_perplexity" else "test acc. (%)"
+    measured = [name, *(["train acc. (%)"] if fit else []), "rounds", "sent", "seeds"]
+    filled = []
+    for row in rows:
+        numbers = [spread(records, row.arm, field)]
+        if fit:
+            numbers.append(spread(records, row.arm, "train_accuracy"))
+        counted = [op(records, row.arm) for op in (rounds, sent, seeds_done)]
+        filled.append([*row.cells, *numbers, *counted, *row.paper])
+    return Table(title, [*headings, *measured, *paper], filled, jobs=[row.arm.jobs for row in rows])
+
+
+def published(name: str, column: str = "test_accuracy", **where: Any) -> Cell:
+    """The paper's number in the only row of an entry with these values, with its deviation."""
+    (row,) = [
+        row for row in entry(name).values if all(row[key] == value for key, value in where.items())
+    ]
+    deviation = row.get("deviation") if column.startswith("test_") else None
+    return row[column] if deviation is None else f"{row[column]:.2f} ± {deviation:.2f}"
+
+
+def claim(
+    records: Records,
+    sentence: str,
+    place: str,
+    better: Arm,
+    worse: Arm,
+    *,
+    sign: Literal[-1, 1] = 1,
+    margin: float = 0.0,
+    field: str = "test_accuracy",
+) -> Claim:
+    """What paired differences over seeds say: that `better` - `worse` lies on the side `sign` of
+    -`sign` * `margin`.
+    """
+    first, second = values(records, better, field), values(records, worse, field)
+    return of_differences(
+        records,
+        sentence,
+        place,
+        [first[seed] - second[seed] for seed in first if seed in second],
+        f"{better.name} less {worse.name}",
+        (*better.jobs, *worse.jobs),
+        sign=sign,
+        margin=margin,
+        unit=" points" if "accuracy" in field else "",
+    )
+
+
+def of_differences(
+    records: Records,
+    sentence: str,
+    place: str,
+    differences: Sequence[float],
+    words: str,
+    jobs: Sequence[TrainJob],
+    *,
+    sign: Literal[-1, 1] = 1,
+    margin: float = 0.0,
+    unit: str = " points",
+) -> Claim:
+    """A claim about paired differences, whatever they are of. Smoke runs decide nothing."""
+    if len(differences) < 2:
+        few = f"{words}: {len(differences)} of 2 or more seeds are there"
+        return Claim(sentence, place, "not decidable at this scale", few, jobs)
+    interval = paired(differences)
+    evidence = (
+        f"{words}: {interval.mean:+.2f}{unit}, 95 % interval {interval.low:+.2f} to "
+        f"{interval.high:+.2f}, n = {interval.n}"
+    )
+    if margin:
+        evidence += f"; margin {margin:g}{unit}"
+    state = judge(interval, sign, margin)
+    if records.scale.name == "smoke":
+        state = "not decidable at this scale"
+    return Claim(sentence, place, state, evidence, jobs)

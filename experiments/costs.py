@@ -1,0 +1,84 @@
+"""How long jobs take on one core: measured where they are done, else estimated.
+
+A run's cost follows from the samples it trains on, of which runs that share a trunk train the first
+ones once. What a sample costs is taken from finished runs of the same network and task; where there
+are none, from the network's operations and a core's usual speed.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from experiments import trunk
+from experiments.registry import PASSES, forward_operations
+from experiments.store import Store
+from experiments.study import Job
+from experiments.training import TrainJob
+from localsgd import tasks
+from localsgd.plan import Plan
+from localsgd.run import Run
+
+CORE = 50e9
+"""Operations a second of one core, in float32, in networks large enough to keep it busy."""
+OVERHEAD = 70e-6
+"""Seconds of a sample beside its operations, in batches of 16."""
+Known = dict[tuple[str, str], float]
+"""Seconds of a sample, by task and network."""
+
+
+def seconds(jobs: Sequence[Job], store: Store, known: Known | None = None) -> float | None:
+    """Of all jobs, done or not, on one core; `None` where nothing is known of one."""
+    known = known if known is not None else calibrated(jobs, store)
+    total, seen = 0.0, set[tuple[Run, int]]()
+    for job in jobs:
+        record = store.of(job)
+        if isinstance(job, TrainJob):
+            total += _samples(job, seen) * _of_sample(job, known)
+        elif record is not None and "seconds" in record:
+            total += record["seconds"]
+        else:
+            return None
+    return total
+
+
+def calibrated(jobs: Sequence[Job], store: Store) -> Known:
+    """What samples cost in the finished runs."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for job in jobs:
+        record = store.of(job)
+        if isinstance(job, TrainJob) and record is not None:
+            plan = planned(job)
+            samples = plan.steps * plan.batch
+            found.setdefault(_kind(job), []).append(record["seconds"] / samples)
+    return {kind: statistics.median(costs) for kind, costs in found.items()}
+
+
+def planned(job: TrainJob) -> Plan:
+    """What follows from a run, without its data."""
+    card = tasks.card(job.run.task)
+    samples = job.run.train_samples or card.train_size
+    return Plan(job.run.completed(card), samples)
+
+
+def _samples(job: TrainJob, seen: set[tuple[Run, int]]) -> int:
+    """That this job trains on, after those before it."""
+    plan = planned(job)
+    start = 0
+    for step in trunk.milestones(plan):
+        point = trunk.plain(plan.run), step
+        start = step if point in seen else start
+        seen.add(point)
+    return (plan.steps - start) * plan.batch
+
+
+def _of_sample(job: TrainJob, known: Known) -> float:
+    task, model = _kind(job)
+    known_cost = known.get((task, model))
+    if known_cost is not None:
+        return known_cost
+    return PASSES * forward_operations(model, task, job.words) / CORE + OVERHEAD
+
+
+def _kind(job: TrainJob) -> tuple[str, str]:
+    return job.run.task, job.run.model or tasks.card(job.run.task).default_model

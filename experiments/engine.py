@@ -1,0 +1,177 @@
+"""Carries jobs out, in this process or several, and keeps what comes of each as soon as it is done.
+
+A job that cannot be done, for want of its data, is named with the reason, and the others go on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from experiments.store import Store, canonical
+from experiments.study import Job, Record
+from localsgd.errors import UserError
+from localsgd.execute import Interrupted
+
+THREADS = "OMP_NUM_THREADS"
+
+
+@dataclass(frozen=True)
+class Place:
+    """What jobs find around them.
+
+    Args:
+        scratch: for checkpoints and workers that runs share; may be removed at any time.
+        data_dir: where data sets lie; the usual places where not given.
+    """
+
+    scratch: Path
+    data_dir: Path | None = None
+
+
+@dataclass
+class Outcome:
+    """What became of some jobs."""
+
+    done: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    """What is wrong, by the title of one of the jobs with that failure."""
+
+    def fail(self, job: Job, error: BaseException) -> None:
+        reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        if reason not in self.failed.values():
+            self.failed[job.title] = reason
+
+
+def distinct(jobs: Iterable[Job]) -> list[Job]:
+    """Jobs of equal keys once, in order."""
+    found: dict[str, Job] = {}
+    for job in jobs:
+        found.setdefault(canonical(job.key), job)
+    return list(found.values())
+
+
+def share(jobs: Sequence[Job], text: str) -> list[Job]:
+    """`2/3`: every third job, from the second on. All shares together have each job once."""
+    index, _, count = text.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
+        raise UserError(f"shard {text!r} is not understood; write 1/3, 2/3 or 3/3")
+    return list(jobs[int(index) - 1 :: int(count)])
+
+
+def carry_out(
+    jobs: Sequence[Job], store: Store, place: Place, processes: int, console: Console
+) -> Outcome:
+    """Does what has not been done yet. Interrupted, it keeps all that is finished.
+
+    Raises:
+        KeyboardInterrupt: it was interrupted.
+    """
+    due = [job for job in jobs if store.of(job) is None]
+    outcome = Outcome()
+    if not due:
+        return outcome
+    with _progress(console) as progress:
+        bar = progress.add_task("", total=len(due))
+
+        def told(job: Job, result: Callable[[], Record]) -> None:
+            try:
+                store.add(job, result())
+                outcome.done += 1
+            except (Interrupted, KeyboardInterrupt):
+                raise KeyboardInterrupt from None
+            except Exception as error:
+                outcome.fail(job, error)
+            progress.advance(bar)
+
+        def begun(titles: Sequence[str]) -> None:
+            progress.update(bar, description="; ".join(titles))
+
+        work = _one_by_one if processes == 1 else _together
+        work(due, store, place, processes, told, begun)
+    return outcome
+
+
+Told = Callable[[Job, Callable[[], Record]], None]
+Begun = Callable[[Sequence[str]], None]
+
+
+def _one_by_one(
+    due: Sequence[Job], store: Store, place: Place, processes: int, told: Told, begun: Begun
+) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for job in due:
+            begun([job.title])
+            told(job, lambda job=job: _found(job, store) or job.carry_out(place))
+    finally:
+        torch.set_num_threads(before)
+
+
+def _together(
+    due: Sequence[Job], store: Store, place: Place, processes: int, told: Told, begun: Begun
+) -> None:
+    before = os.environ.get(THREADS)
+    os.environ[THREADS] = "1"  # read by the processes when they start
+    pool = ProcessPoolExecutor(min(processes, len(due)), get_context("spawn"), _deaf)
+    waiting, running = list(due), dict[Future[Record], Job]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < processes:
+                job = waiting.pop(0)
+                if (record := _found(job, store)) is not None:
+                    told(job, lambda record=record: record)
+                else:
+                    running[pool.submit(_carried_out, job, place)] = job
+            begun([job.title for job in running.values()])
+            ended, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in ended:
+                told(running.pop(future), future.result)
+    finally:
+        pool.shutdown(cancel_futures=True)
+        if before is None:
+            del os.environ[THREADS]
+        else:
+            os.environ[THREADS] = before
+
+
+def _found(job: Job, store: Store) -> Record | None:
+    """What another command has done meanwhile."""
+    store.refresh()
+    return store.of(job)
+
+
+def _deaf() -> None:
+    """Between jobs Ctrl-C is for the parent alone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _carried_out(job: Job, place: Place) -> Record:
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return job.carry_out(place)
+    except KeyboardInterrupt:
+        raise Interrupted(job.title) from None
+    finally:
+        _deaf()
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        BarColumn(24),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+        console=console,
+    )

@@ -1,0 +1,149 @@
+"""Pictures of arms, from their records alone: a line is the mean over seeds, a band their range."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from experiments.arms import Arm, found, jobs_of, values
+from experiments.study import Job, Picture, Records
+from localsgd.landscape.figures.style import COLOURS, DASHES, legend, panels
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+TEST, TRAIN = 1, 2
+"""Columns of a record's curve beside the epoch: the test metric, the training loss."""
+AXES = {TEST: "test accuracy (%)", TRAIN: "training loss"}
+
+
+def learning_curves(
+    name: str,
+    title: str,
+    records: Records,
+    arms: Sequence[Arm],
+    *,
+    against: Callable[[Arm, np.ndarray], np.ndarray] | None = None,
+    x_label: str = "epoch",
+    test: str = AXES[TEST],
+) -> Picture:
+    """Training loss and test metric of some arms, over epochs or what `against` makes of them."""
+
+    def draw() -> Figure:
+        figure, both = panels(2)
+        for axes, column in zip(both, (TRAIN, TEST), strict=True):
+            for index, one in enumerate(arms):
+                _curve(axes, records, one, column, index, against)
+            axes.set(xlabel=x_label, ylabel=test if column == TEST else AXES[TRAIN])
+        both[0].set_yscale("log")
+        legend(both[1])
+        return figure
+
+    return Picture(name, title, draw, jobs_of(arms))
+
+
+def _curve(
+    axes: Axes,
+    records: Records,
+    one: Arm,
+    column: int,
+    index: int,
+    against: Callable[[Arm, np.ndarray], np.ndarray] | None,
+) -> None:
+    curves = [record["curve"] for record in found(records, one).values()]
+    if not curves:
+        return
+    lines = np.array([[row[0], row[column]] for row in curves[0]], dtype=float)
+    heights = np.array([[row[column] for row in curve] for curve in curves], dtype=float)
+    if column == TEST and "test_accuracy" in next(iter(found(records, one).values())):
+        heights *= 100
+    x = lines[:, 0] if against is None else against(one, lines[:, 0])
+    colour, dash = COLOURS[index % len(COLOURS)], DASHES[index // len(COLOURS) % len(DASHES)]
+    axes.plot(x, heights.mean(axis=0), color=colour, ls=dash, lw=1.2, label=one.name)
+    axes.fill_between(x, heights.min(axis=0), heights.max(axis=0), color=colour, alpha=0.15, lw=0)
+
+
+def boxes(
+    name: str,
+    title: str,
+    records: Records,
+    groups: Mapping[str, Mapping[int, Arm]],
+    *,
+    x_label: str,
+    field: str = "test_accuracy",
+    y_label: str = AXES[TEST],
+) -> Picture:
+    """A box for each arm, a group beside the other, at a place (H, K, ...) of its own."""
+
+    def draw() -> Figure:
+        figure, (axes,) = panels()
+        places = sorted({place for group in groups.values() for place in group})
+        width = 0.8 / max(1, len(groups))
+        for index, (label, group) in enumerate(groups.items()):
+            shift = (index - (len(groups) - 1) / 2) * width
+            for place, one in group.items():
+                kept = list(values(records, one, field).values())
+                if kept:
+                    _box(axes, kept, places.index(place) + shift, width, COLOURS[index])
+            axes.plot([], [], color=COLOURS[index], label=label)
+        axes.set_xticks(range(len(places)), map(str, places))
+        axes.set(xlabel=x_label, ylabel=y_label)
+        legend(axes)
+        return figure
+
+    jobs = [job for group in groups.values() for job in jobs_of([*group.values()])]
+    return Picture(name, title, draw, jobs)
+
+
+def _box(axes: Axes, kept: Sequence[float], place: float, width: float, colour: str) -> None:
+    style = {"color": colour}
+    axes.boxplot(
+        [kept],
+        positions=[place],
+        widths=0.8 * width,
+        manage_ticks=False,
+        boxprops=style,
+        whiskerprops=style,
+        capprops=style,
+        medianprops=style,
+        flierprops={"markeredgecolor": colour, "markersize": 3},
+    )
+
+
+def lines(
+    name: str,
+    title: str,
+    groups: Mapping[str, Mapping[float, Sequence[float]]],
+    jobs: Sequence[Job],
+    *,
+    x_label: str,
+    y_label: str,
+    log_x: bool = True,
+    log_y: bool = False,
+) -> Picture:
+    """A line for each group: the mean of some numbers at every place, and their range."""
+
+    def draw() -> Figure:
+        figure, (axes,) = panels()
+        for index, (label, group) in enumerate(groups.items()):
+            known = {place: kept for place, kept in sorted(group.items()) if kept}
+            if not known:
+                continue
+            colour = COLOURS[index % len(COLOURS)]
+            means = [statistics.fmean(kept) for kept in known.values()]
+            axes.plot(list(known), means, "o-", ms=3, lw=1.2, color=colour, label=label)
+            low, high = ([f(kept) for kept in known.values()] for f in (min, max))
+            axes.fill_between(list(known), low, high, color=colour, alpha=0.15, lw=0)
+        if log_x:
+            axes.set_xscale("log", base=2)
+        if log_y:
+            axes.set_yscale("log")
+        axes.set(xlabel=x_label, ylabel=y_label)
+        legend(axes)
+        return figure
+
+    return Picture(name, title, draw, jobs)

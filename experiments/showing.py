@@ -1,0 +1,80 @@
+"""A study's page in a terminal, and its pictures in files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table as Shown
+from rich.text import Text
+
+from experiments import costs
+from experiments.registry import entry
+from experiments.store import Store
+from experiments.study import Cell, Claim, Job, Picture, Records, Study, Table
+from localsgd.errors import UserError
+from localsgd.landscape.figures.style import save
+from localsgd.units import duration, plural
+
+STYLES = {"reproduced": "green", "not reproduced": "red", "not decidable at this scale": "yellow"}
+
+
+def forecast(jobs: Sequence[Job], store: Store, processes: int) -> str:
+    """How much there is to do, and about how long it takes."""
+    due = [job for job in jobs if store.of(job) is None]
+    text = f"{store.scale.name}: {plural(len(jobs), 'job')}, {len(jobs) - len(due)} done"
+    if not due:
+        return text
+    seconds = costs.seconds(due, store, costs.calibrated(jobs, store))
+    if seconds is None:
+        return text
+    return f"{text}; the rest takes about {duration(seconds / processes)}"
+
+
+def show(study: Study, records: Records, pictures: Path, console: Console) -> None:
+    """Prints its tables, claims and notes, and writes its pictures."""
+    found = entry(study.label)
+    page = study.page(records)
+    console.rule(f"{found.name}: {found.shows}", align="left")
+    for table in page.tables:
+        console.print(_shown(table))
+    for claim in page.claims:
+        console.print(_judged(claim))
+    for note in page.notes:
+        console.print(Text(f"note: {note}", style="dim"))
+    for picture in page.pictures:
+        path = _written(picture, pictures / f"{found.name}-{picture.name}.png")
+        console.print(Text(f"picture: {path}", style="dim"))
+
+
+def _shown(table: Table) -> Shown:
+    shown = Shown(title=Text(table.title), title_justify="left")
+    for heading in table.headings:
+        shown.add_column(Text(heading), overflow="fold")
+    for row in table.rows:
+        shown.add_row(*(Text(cell_text(cell)) for cell in row))
+    return shown
+
+
+def cell_text(cell: Cell) -> str:
+    """A cell for people; dots for what is not done yet."""
+    if cell is None:
+        return "…"
+    return f"{cell:g}" if isinstance(cell, float) else str(cell)
+
+
+def _judged(claim: Claim) -> Text:
+    return Text.assemble(
+        (claim.state, STYLES[claim.state]), ": ", claim.sentence, (f" {claim.evidence}", "dim")
+    )
+
+
+def _written(picture: Picture, path: Path) -> Path:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return save(picture.draw(), path)
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written: {error.strerror}; name another place with --work"
+        ) from None

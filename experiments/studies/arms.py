@@ -1,0 +1,115 @@
+"""Five ways to train (A1 to A5): small, large and huge batches, local and post-local SGD."""
+
+from __future__ import annotations
+
+from experiments.arms import Arm, Row, arm, claim, jobs_of, published, table
+from experiments.pictures import learning_curves
+from experiments.study import Page, Records, Scale, Study
+
+LABEL = "fig:cifar10_resnet20_learning_curve_post_local_sgd_vs_mini_batch_sgd"
+WORDS = {
+    "A1": "mini-batch, K = 1",
+    "A2": "mini-batch, K = 16",
+    "A3": "mini-batch, K = 16, batch x 4",
+    "A4": "local, K = 16, H = 4",
+    "A5": "post-local, K = 16, H = 16",
+}
+
+
+def arms(scale: Scale) -> dict[str, Arm]:
+    """The most wanted first: A5 goes on from the workers of A2."""
+    batch = scale.ground["batch"]
+    settings = {
+        "A2": {"method": "mini-batch"},
+        "A5": {"method": "post-local", "local_steps": (16,)},
+        "A1": {"method": "mini-batch", "workers": 1},
+        "A4": {"method": "local", "local_steps": (4,)},
+        "A3": {"method": "mini-batch", "batch": 4 * batch},
+    }
+    return {name: arm(scale, name, main=True, **chosen) for name, chosen in settings.items()}
+
+
+def page(records: Records) -> Page:
+    by = arms(records.scale)
+    rows = [
+        Row(
+            (name, words),
+            by[name],
+            (
+                published("arms", arm=name),
+                published("arms", "train_accuracy", arm=name),
+                published("arms", "communication", arm=name),
+            ),
+        )
+        for name, words in WORDS.items()
+    ]
+    shown = table(
+        "Five ways to train",
+        ("arm", "setting"),
+        rows,
+        records,
+        paper=("paper: test acc.", "paper: train acc.", "paper: rounds relative to A2, 2nd phase"),
+    )
+    return Page(
+        tables=[shown],
+        pictures=[
+            learning_curves(
+                "curves",
+                "Training loss and test accuracy of A1 to A5",
+                records,
+                [by[name] for name in WORDS],
+            )
+        ],
+        claims=[
+            claim(
+                records,
+                "A large batch (A2) ends at a lower test accuracy than a small one (A1).",
+                "section 1",
+                by["A1"],
+                by["A2"],
+            ),
+            claim(
+                records,
+                "Local SGD (A4) is better than mini-batch SGD with the same effective batch and "
+                "the same number of rounds (A3).",
+                "section 4.1",
+                by["A4"],
+                by["A3"],
+            ),
+            claim(
+                records,
+                "Post-local SGD (A5) ends at a higher test accuracy than the large batch (A2) that "
+                "it goes on from.",
+                "section 4.2",
+                by["A5"],
+                by["A2"],
+            ),
+            claim(
+                records,
+                "Post-local SGD (A5) is no worse than the large batch (A2), within 0.5 points.",
+                "section 4.2",
+                by["A5"],
+                by["A2"],
+                margin=0.5,
+            ),
+            claim(
+                records,
+                "Local SGD from the start (A4) fits the training data less well than mini-batch "
+                "SGD of the same K (A2).",
+                "section 1",
+                by["A4"],
+                by["A2"],
+                sign=-1,
+                field="train_accuracy",
+            ),
+        ],
+        notes=[
+            "All numbers are of the averaged model at the end of training; the paper's released "
+            "code reports the mean of the workers' own models at their best epoch.",
+            "A5 goes on from the very workers of A2 at the first decay, so that the two are paired "
+            "sample by sample until then.",
+        ],
+    )
+
+
+STUDY = Study(LABEL, lambda scale: jobs_of([*arms(scale).values()]), page)

@@ -1,0 +1,78 @@
+"""Hierarchical local SGD by topology, with H times H^b = 16."""
+
+from __future__ import annotations
+
+from experiments.arms import Arm, Row, arm, claim, jobs_of, published, table
+from experiments.study import Page, Records, Scale, Study
+
+LABEL = "tab:multi_gpus_hierarchical_local_sgd"
+TOPOLOGIES = ("8x2", "4x4", "2x8")
+SPLITS = ((1, 16), (2, 8), (4, 4), (8, 2))
+"""H and H^b."""
+RATE = {"paper": {"lr": 0.1}}
+"""The paper's section starts from 0.1, "without specific tuning"."""
+NOTE = (
+    "8x2 is 8 blocks of 2 workers. An agreement within a block that coincides with one of all is "
+    "counted there alone; rounds are those within blocks and those of all."
+)
+Setting = tuple[str, int, int]
+
+
+def arms(scale: Scale) -> dict[Setting, Arm]:
+    """By topology, H and H^b; the flat one first."""
+    rate = RATE.get(scale.name, {})
+    by = {("16", 16, 1): arm(scale, "flat, H = 16", method="local", local_steps=(16,), **rate)}
+    for topology in TOPOLOGIES:
+        for split in SPLITS:
+            by[topology, *split] = arm(
+                scale,
+                f"{topology}, H = {split[0]}, H^b = {split[1]}",
+                method="hierarchical",
+                workers=None,
+                topology=topology,
+                local_steps=split,
+                **rate,
+            )
+    return by
+
+
+def page(records: Records) -> Page:
+    by = arms(records.scale)
+    rows = [
+        Row(
+            (topology, h, hb, hb - 1),
+            one,
+            (published("hierarchical", topology=topology, local_steps=h, block_steps=hb),),
+        )
+        for (topology, h, hb), one in by.items()
+    ]
+    shown = table(
+        "Hierarchical local SGD, H x H^b = 16",
+        ("topology", "H", "H^b", "agreements within, for one of all"),
+        rows,
+        records,
+    )
+    flat = by["16", 16, 1]
+    claims = [
+        claim(
+            records,
+            f"Hierarchical local SGD on {topology} with H = {h}, H^b = {hb} is better than local "
+            "SGD with H = 16, at as many agreements of all.",
+            "appendix D.3",
+            by[topology, h, hb],
+            flat,
+        )
+        for topology in TOPOLOGIES
+        for h, hb in ((2, 8), (8, 2))
+    ]
+    larger = claim(
+        records,
+        "With H = 1, H^b = 16, larger blocks are better (2x8 against 8x2).",
+        "appendix D.3",
+        by["2x8", 1, 16],
+        by["8x2", 1, 16],
+    )
+    return Page(tables=[shown], claims=[*claims, larger], notes=[NOTE])
+
+
+STUDY = Study(LABEL, lambda scale: jobs_of([*arms(scale).values()]), page)

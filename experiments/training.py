@@ -1,0 +1,168 @@
+"""A training run as a job: from settings and a seed to a compact record."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+
+from experiments import made, trunk
+from experiments.store import canonical
+from experiments.study import Record, Workplace
+from experiments.vocabulary import common_words
+from localsgd import tasks
+from localsgd.assemble import Assembly
+from localsgd.errors import UserError
+from localsgd.evaluate import agreed_model
+from localsgd.execute import Execution
+from localsgd.metric import metric_of
+from localsgd.run import Run
+from localsgd.tasks.task import Task
+
+FITTED = 5000
+"""Training samples, at most, on which the end of a run is judged."""
+USUAL = Run()
+
+
+@dataclass(frozen=True)
+class TrainJob:
+    """One training run.
+
+    Args:
+        run: its settings, not completed, the seed among them.
+        words: of a text, all but the most frequent so many words are read as one; the whole
+            vocabulary where not given.
+        made: whether the text is one that is made up.
+    """
+
+    run: Run
+    words: int | None = None
+    made: bool = False
+
+    @property
+    def key(self) -> Mapping[str, Any]:
+        chosen = {
+            name: value
+            for name, value in msgspec.to_builtins(self.run).items()
+            if name != "task" and value != getattr(USUAL, name)
+        }
+        key = {"kind": "train", "task": self.run.task, **chosen}
+        extra = {"words": self.words, "made": self.made or None}
+        return {**key, **{name: value for name, value in extra.items() if value is not None}}
+
+    @property
+    def title(self) -> str:
+        run = self.run
+        workers = run.topology or run.workers or "8"
+        steps = "x".join(map(str, run.local_steps or ())) or "1"
+        model = run.model or "default model"
+        return f"{run.method}, {model} on {run.task}, K={workers}, H={steps}, seed {run.seed}"
+
+    def carry_out(self, place: Workplace) -> Record:
+        task = self._data(place)
+        run = self.run.completed(task.card)
+        name = hashlib.sha256(canonical(self.key).encode()).hexdigest()[:16]
+        folder = place.scratch / "runs" / name
+        execution = trunk.opened(run, task, folder, trunk.Quiet())
+        if execution.assembly.workers.step == 0:
+            trunk.start(execution, place.scratch / self._vocabulary)
+        summary = execution.train()
+        record = _record(execution, summary)
+        shutil.rmtree(folder)
+        return record
+
+    def _data(self, place: Workplace) -> Task:
+        folder = made.text(place.scratch / "made") if self.made else place.data_dir
+        return data(self.run.task, folder, self.run.train_samples, self.words)
+
+    @property
+    def _vocabulary(self) -> str:
+        """Trunks of one run over several texts lie apart."""
+        text = "made" if self.made else "text"
+        return text if self.words is None else f"{text}-{self.words}"
+
+
+@cache
+def _given(name: str, data_dir: Path | None, samples: int | None, words: int | None) -> Any:
+    """The data, or what is wrong with it: what is missing is looked for once."""
+    try:
+        task = tasks.load(name, data_dir)
+    except UserError as error:
+        return error
+    if samples is not None:
+        task = task.subset(samples)
+    return task if words is None else common_words(task, words)
+
+
+def data(name: str, data_dir: Path | None, samples: int | None, words: int | None = None) -> Task:
+    """A task, as much of its training data as wanted.
+
+    Raises:
+        UserError: the data is not there.
+    """
+    found = _given(name, data_dir, samples, words)
+    if isinstance(found, UserError):
+        raise found
+    return found
+
+
+def _record(execution: Execution, summary: Mapping[str, Any]) -> Record:
+    """What is kept: a few numbers and a curve."""
+    assembly = execution.assembly
+    metric = metric_of(summary)
+    loss, accuracy = _fit(agreed_model(assembly), assembly)
+    rows = execution.folder.metrics()
+    return {
+        metric.key: figure(summary[metric.key]),
+        metric.best: figure(summary[metric.best]),
+        metric.local: figure(summary[metric.local]),
+        "test_loss": figure(summary["test_loss"]),
+        "train_loss": figure(loss),
+        "train_accuracy": figure(accuracy),
+        "steps": summary["steps"],
+        "agreements": summary["agreements"],
+        "bytes": [entry["bytes"] for entry in summary["ledger"]],
+        "scalars": assembly.workers.layout.length,
+        "samples": assembly.task.train_size,
+        "seconds": round(summary["seconds"], 2),
+        "weights": _digest(assembly),
+        "curve": [
+            [figure(row["epoch"]), figure(row[metric.key]), figure(row["train_loss"])]
+            for row in rows
+        ],
+    }
+
+
+@torch.no_grad()
+def _fit(model: nn.Module, assembly: Assembly) -> tuple[float, float]:
+    """Loss and accuracy on training samples as they are, the first so many of them."""
+    task, sums = assembly.task, torch.zeros(3, dtype=torch.float64)
+    count = min(FITTED, task.train_size)
+    for indices in torch.arange(count).split(min(500, task.judged_together)):
+        x, y = task.train_batch(indices, None)
+        with assembly.autocast():
+            sums += task.verdict(model(tasks.task.as_read(x, model)), y, model)
+    loss, correct, targets = sums.tolist()
+    return loss / targets, correct / targets
+
+
+def _digest(assembly: Assembly) -> str:
+    """Of all workers' weights at the end: equal where two runs end in the same bits."""
+    content = assembly.workers.params.detach().cpu().view(torch.uint8).numpy()
+    return hashlib.sha256(content.data).hexdigest()[:12]
+
+
+def figure(value: float | None) -> float | None:
+    """Five digits of a number; `None` for what is none."""
+    if value is None or not math.isfinite(value):
+        return None
+    return float(f"{value:.5g}")

@@ -1,0 +1,212 @@
+"""The plain beginning of a run, trained once and gone on from by all runs that share it.
+
+Post-local SGD is mini-batch SGD until its switch, whatever H is to come; so is a batch that will
+grow, and mini-batch SGD itself. All of them with one seed see the same samples, so that the workers
+at the switch are the same to the last bit. A trunk is those workers at a decay of the learning rate
+or at a switch, with all that a run has counted and evaluated until then; a later trunk goes on from
+an earlier one.
+"""
+
+from __future__ import annotations
+
+import copy
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor
+
+from localsgd.assemble import Assembly
+from localsgd.collective.metered import Entry
+from localsgd.execute import Execution, evaluation_steps, prepare
+from localsgd.plan import Plan
+from localsgd.run import Run, to_json
+from localsgd.tasks.task import Task
+from localsgd.version import __version__
+
+CHECKPOINT_EVERY = 4
+"""Evaluations from one checkpoint of a run to the next."""
+
+
+class Quiet:
+    """An observer who looks away."""
+
+    def started(self, assembly: Assembly) -> None: ...
+
+    def stepped(self, assembly: Assembly) -> None: ...
+
+    @contextmanager
+    def pausing(self, what: str) -> Generator[None]:
+        yield
+
+    def evaluated(self, row: dict[str, Any]) -> None: ...
+
+    def finished(self, summary: dict[str, Any]) -> None: ...
+
+
+class Reached(Exception):
+    """A run is where it was to stop."""
+
+
+class Until(Quiet):
+    """Stops a run after a step, once that step has been evaluated where it is due."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+        self._evaluating = False
+
+    def started(self, assembly: Assembly) -> None:
+        self._evaluating = self._step in evaluation_steps(assembly.plan)
+
+    def stepped(self, assembly: Assembly) -> None:
+        if assembly.workers.step == self._step and not self._evaluating:
+            raise Reached
+
+    def evaluated(self, row: dict[str, Any]) -> None:
+        if row["step"] == self._step:
+            raise Reached
+
+
+def milestones(plan: Plan) -> list[int]:
+    """The steps of a run at which it shares workers with others, the first one first."""
+    plain = _plain_until(plan)
+    points = {step for step in plan.learning_rate.decays if step <= plain} | {plain}
+    return sorted(step for step in points if 0 < step < plan.steps)
+
+
+def _plain_until(plan: Plan) -> int:
+    """The first step at which the run may differ from mini-batch SGD; 0 where it does at once."""
+    run = plan.run
+    if run.delay or run.inner_state or run.outer != "average" or run.slowdown:
+        return 0
+    if run.method == "mini-batch":
+        return plan.steps
+    return plan.switch if "switch" in plan.method.uses else 0
+
+
+def start(execution: Execution, scratch: Path) -> None:
+    """Puts a new run at its last milestone, trained for it or by another before it."""
+    assembly = execution.assembly
+    steps = milestones(assembly.plan)
+    if not steps:
+        return
+    trunk = plain(assembly.run)
+    path = _trained(trunk, assembly.task, steps, scratch / "trunks")
+    _thaw(execution, torch.load(path, weights_only=True))
+
+
+def plain(run: Run) -> Run:
+    """Mini-batch SGD with all that a run sets beside its local steps."""
+    return msgspec.structs.replace(
+        run,
+        method="mini-batch",
+        local_steps=(1,) * len(run.local_steps or (1,)),
+        switch="first-decay",
+        evaluate_local="always" if run.evaluate_local == "always" else "never",
+    )
+
+
+def _trained(run: Run, task: Task, steps: list[int], folder: Path) -> Path:
+    """The file of the trunk at the last of `steps`, made where it is missing."""
+    path = folder / f"{_digest(run)}-{steps[-1]:08d}.pt"
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone(path.with_suffix(".lock")):
+        if not path.exists():
+            earlier = _trained(run, task, steps[:-1], folder) if steps[1:] else None
+            _train(run, task, steps[-1], earlier, path)
+    return path
+
+
+def _train(run: Run, task: Task, step: int, earlier: Path | None, path: Path) -> None:
+    folder = path.with_suffix(".run")
+    execution = opened(run, task, folder, Until(step))
+    if earlier is not None and execution.assembly.workers.step == 0:
+        _thaw(execution, torch.load(earlier, weights_only=True))
+    try:
+        execution.train()
+    except Reached:
+        partial = path.with_suffix(".partial")
+        torch.save(_frozen(execution), partial)
+        os.replace(partial, path)
+    shutil.rmtree(folder)
+
+
+def opened(run: Run, task: Task, folder: Path, observer: Quiet) -> Execution:
+    """A run in that folder, which goes on where it was cut off."""
+    begun = (folder / "run.json").is_file()
+    if not begun:
+        shutil.rmtree(folder, ignore_errors=True)
+    return prepare(run, task, folder, observer, resuming=begun, checkpoint_every=CHECKPOINT_EVERY)
+
+
+def _frozen(execution: Execution) -> dict[str, Any]:
+    """All that runs which go on need. Rows that are alike are kept once."""
+    assembly, workers = execution.assembly, execution.assembly.workers
+    states = [workers.state(row) for row in range(len(workers.ids))]
+    return {
+        "workers": [_shared(state, states[0]) for state in states],
+        "levels": [_whole(level.state()) for level in assembly.levels],
+        "step": workers.step,
+        "shared": assembly.position.shared,
+        "agreements": assembly.agreements,
+        "model_agreements": assembly.model_agreements,
+        "ledger": [asdict(entry) for entry in assembly.ledger.levels],
+        "seconds": execution.seconds,
+        "rows": execution.folder.metrics(),
+    }
+
+
+def _thaw(execution: Execution, kept: dict[str, Any]) -> None:
+    assembly, workers = execution.assembly, execution.assembly.workers
+    for row, state in enumerate(kept["workers"]):
+        workers.load(row, copy.deepcopy(state))
+    workers.step = kept["step"]
+    assembly.position.shared = kept["shared"]
+    for level, state, count in zip(
+        assembly.levels, kept["levels"], kept["agreements"], strict=True
+    ):
+        level.load(state)
+        level.agreements = count
+    for entry, saved in zip(assembly.ledger.levels, kept["ledger"], strict=True):
+        vars(entry).update(vars(Entry(**saved)))
+    assembly.model_agreements = kept["model_agreements"]
+    execution.seconds = kept["seconds"]
+    for row in kept["rows"]:
+        execution.folder.append(row)
+
+
+def _shared(value: Any, first: Any) -> Any:
+    """`value` with the first worker's tensors in place of equal ones."""
+    if isinstance(value, Tensor):
+        return first if torch.equal(value, first) else value.clone()
+    if isinstance(value, dict):
+        return {key: _shared(item, first[key]) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_shared(a, b) for a, b in zip(value, first, strict=True))
+    return value
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.clone()
+    return {key: _whole(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _digest(run: Run) -> str:
+    return hashlib.sha256(to_json(run) + __version__.encode()).hexdigest()[:16]
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """One process at a time; a process that dies lets go."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

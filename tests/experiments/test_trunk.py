@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments import trunk
+from experiments.engine import Place
+from experiments.training import TrainJob, data
+from localsgd.plan import Plan
+from localsgd.run import Run
+
+GROUND: dict[str, Any] = {
+    "task": "digits",
+    "model": "small-cnn-2",
+    "train_samples": 320,
+    "workers": 4,
+    "batch": 8,
+    "epochs": 2.0,
+    "evaluate_every": 0.5,
+}
+SWITCHED = {
+    "post-local": {"method": "post-local", "local_steps": (3,)},
+    "later": {"method": "post-local", "local_steps": (2,), "switch": "share:0.75"},
+    "between evaluations": {"method": "post-local", "local_steps": (2,), "switch": "step:7"},
+    "growing": {"method": "batch-growth", "local_steps": (2,)},
+    "mini-batch": {"method": "mini-batch"},
+    "blocks": {
+        "method": "hierarchical-post-local",
+        "workers": None,
+        "topology": "2x2",
+        "local_steps": (2, 2),
+    },
+    "error feedback": {"method": "ef-sign", "local_steps": (3,)},
+}
+
+
+def job(**settings: Any) -> TrainJob:
+    return TrainJob(Run(**{**GROUND, **settings}))
+
+
+def done(one: TrainJob, scratch: Path) -> dict[str, Any]:
+    return {**one.carry_out(Place(scratch)), "seconds": 0}
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("name", SWITCHED)
+def test_going_on_from_a_trunk_gives_the_bits_of_an_undisturbed_run(
+    name: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights of all workers, curves, agreements and bytes; the trunk made by another run."""
+    settings = {**SWITCHED[name], "precision": precision}
+    if name != "mini-batch":
+        done(
+            job(**{**settings, "local_steps": tuple(5 for _ in settings["local_steps"])}), tmp_path
+        )
+        trunks = {path.name: path.stat().st_mtime_ns for path in tmp_path.rglob("*.pt")}
+    branched = done(job(**settings), tmp_path)
+    if name != "mini-batch":
+        assert {path.name: path.stat().st_mtime_ns for path in tmp_path.rglob("*.pt")} == trunks
+        assert trunks
+    monkeypatch.setattr(trunk, "milestones", lambda plan: [])
+    assert done(job(**settings), tmp_path / "alone") == branched
+
+
+def test_where_runs_share_workers() -> None:
+    def steps(**settings: Any) -> list[int]:
+        one = job(**settings).run
+        task = data(one.task, None, one.train_samples)
+        return trunk.milestones(Plan(one.completed(task.card), task.train_size))
+
+    assert steps(method="mini-batch") == [10, 15]
+    assert steps(method="post-local") == [10]
+    assert steps(method="sign") == [10]
+    assert steps(method="post-local", switch="step:12") == [10, 12]
+    assert steps(method="local") == []
+    assert steps(method="slowmo") == []
+    assert steps(method="post-local", switch="step:0") == []
+
+
+def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut off after its second evaluation, it starts from there and ends in the same bits."""
+    one = job(method="local", local_steps=(2,), evaluate_every=0.25)
+    whole = done(one, tmp_path / "whole")
+
+    def pulled(self: trunk.Quiet, row: dict[str, Any]) -> None:
+        if row["step"] == 13:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(trunk.Quiet, "evaluated", pulled)
+        with pytest.raises(KeyboardInterrupt):
+            done(one, tmp_path / "cut")
+    assert list(tmp_path.glob("cut/runs/*/checkpoints/step-*"))
+    assert done(one, tmp_path / "cut") == whole
+    assert not list(tmp_path.glob("cut/runs/*"))
