@@ -7,7 +7,7 @@ import torch
 
 from localsgd.collective import InProcess
 from localsgd.errors import UserError
-from localsgd.reduce import CompressedMean, Sign, sign
+from localsgd.reduce import CompressedMean, Sign, runs
 from localsgd.reduce.compressor import decode, encode
 from localsgd.reduce.fragments import Fragments
 
@@ -70,14 +70,16 @@ def test_the_mean_is_of_scaled_signs_and_not_of_signs_times_scales() -> None:
     assert CompressedMean(Sign()).reduce(x, None, InProcess(2)).wait().tolist() == [[-1, 2]]
 
 
-def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = Fragments(200, ((0, 90, "a"), (96, 200, "b")))  # type: ignore[arg-type]
+@pytest.mark.parametrize("length", [8, 16, 96, 120])
+def test_runs_change_nothing(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
+    """Whether tensors go through one by one, in parts, or several at once."""
+    row = Fragments(200, ((0, 90, "a"), (96, 107, "b"), (112, 200, "c")))  # type: ignore[arg-type]
     x = torch.randn(200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    x[90:96] = 0
+    x[90:96] = x[107:112] = 0
     for scales in ("tensor", "row", 40):
         whole = through(Sign(scales), row, x)  # type: ignore[arg-type]
         with monkeypatch.context() as small:
-            small.setattr(sign, "BLOCK", 16)
+            small.setattr(runs, "LENGTH", length)
             found = through(Sign(scales), row, x)  # type: ignore[arg-type]
         torch.testing.assert_close(found, whole, rtol=1e-15, atol=0)
 
@@ -86,3 +88,11 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_scales_of_other_kinds_are_refused(scales) -> None:
     with pytest.raises(UserError, match=r"scales = .* give tensor, row, or the length of a chunk"):
         Sign(scales)
+
+
+def test_bits_of_padding_between_tensors_are_0_however_long_a_run_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = encode(Sign().codec(ROW, torch.float32), X)
+    monkeypatch.setattr(runs, "LENGTH", 8)
+    assert torch.equal(encode(Sign().codec(ROW, torch.float32), X), expected)

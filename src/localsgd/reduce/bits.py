@@ -48,24 +48,15 @@ def pack_signs(x: Tensor, payload: Tensor) -> None:
         pack(x >= 0, payload)
 
 
-def sign_table(factor: float, like: Tensor) -> Tensor:
+def sign_table(like: Tensor, factor: float = 1.0) -> Tensor:
     """What each of the 256 bytes stands for: eight times ± `factor`, `[256, 8]`."""
     return torch.from_numpy(_SIGNS * factor).to(like)
 
 
-def add_signs(payload: Tensor, table: Tensor, out: Tensor, scratch: Tensor) -> None:
-    """out [n] <- out + what the bytes `[ceil(n / 8)]` stand for.
-
-    Args:
-        payload: signs.
-        table: `[256, 8]`, from `sign_table`.
-        out: changed in place.
-        scratch: like `table`, at least n scalars, rounded up to a multiple of 8.
-    """
-    room = scratch[: 8 * len(payload)].view(-1, 8)
-    if out.device.type == "cpu":
+def look_up(payload: Tensor, table: Tensor, room: Tensor) -> None:
+    """Into `room [c, 8]` what the bytes `[c]` stand for, by `table [256, 8]`."""
+    if room.device.type == "cpu":
         # mode="raise" would copy `room`.
         np.take(table.numpy(), payload.numpy(), axis=0, out=room.numpy(), mode="clip")
     else:
         torch.index_select(table, 0, payload.int(), out=room)
-    out.add_(scratch[: len(out)])

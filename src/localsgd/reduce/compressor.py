@@ -96,21 +96,36 @@ def check_dtype(dtype: torch.dtype) -> None:
         )
 
 
-def put(numbers: Tensor, payload: Tensor) -> None:
-    """The bytes of `numbers` into `payload`, which may start anywhere."""
-    payload.copy_(numbers.contiguous().view(-1).view(torch.uint8))
+def put(numbers: Tensor, payload: Tensor, dtype: torch.dtype | None = None) -> None:
+    """The bytes of `numbers`, rounded to `dtype` where one is given, into `payload`, which may
+    start anywhere.
+    """
+    dtype = dtype or numbers.dtype
+    if _aligned(payload, dtype):
+        payload.view(dtype).copy_(numbers.view(-1))
+    else:
+        payload.copy_(numbers.to(dtype).contiguous().view(-1).view(torch.uint8))
 
 
 def take(payload: Tensor, dtype: torch.dtype) -> Tensor:
-    """The numbers whose bytes `put` has written."""
-    return payload.clone().view(dtype)
+    """The numbers whose bytes `put` has written; to be read only, as they may be the payload."""
+    return (payload if _aligned(payload, dtype) else payload.clone()).view(dtype)
 
 
 def first_not_finite(numbers: Tensor) -> int | None:
     """The place in `numbers [s]` of the first NaN or infinity."""
-    if bool(torch.isfinite(numbers).all()):
+    # One reading pass, and no mask: a sum of finite numbers alone is finite, unless it overflows.
+    if bool(numbers.sum(dtype=scale_dtype(numbers.dtype)).isfinite()):
         return None
-    return int(torch.isfinite(numbers).logical_not().nonzero()[0])
+    places = torch.isfinite(numbers).logical_not().nonzero()
+    return int(places[0]) if len(places) else None
+
+
+def _aligned(payload: Tensor, dtype: torch.dtype) -> bool:
+    """Whether numbers of `dtype` can lie where `payload` starts."""
+    return payload.is_contiguous() and payload.data_ptr() % dtype.itemsize == 0 == (
+        payload.storage_offset() % dtype.itemsize
+    )
 
 
 def _each(x: Tensor) -> list[Tensor]:

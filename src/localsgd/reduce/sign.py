@@ -15,26 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from localsgd.errors import UserError
-from localsgd.reduce.bits import add_signs, pack_signs, sign_table
+from localsgd.reduce.bits import look_up, pack_signs, sign_table
 from localsgd.reduce.compressor import check_dtype, first_not_finite, put, scale_dtype, take
 from localsgd.reduce.fragments import BITS, Fragments
-
-BLOCK = 1 << 17
-"""Scalars that are worked on at once, so that what passes between steps stays in the cache."""
-
-
-class Block(NamedTuple):
-    """Scalars `[start, stop)`, all of one scale."""
-
-    start: int
-    stop: int
-    scale: int
+from localsgd.reduce.runs import Block, Run, runs
 
 
 @dataclass(frozen=True)
@@ -74,28 +65,33 @@ class SignCodec:
     ) -> None:
         self.fragments = fragments
         self._dtype = dtype
-        self._blocks = tuple(_blocks(fragments, scales))
+        self._runs = tuple(runs(_blocks(fragments, scales)))
+        self._blocks = tuple(block for run in self._runs for block in run.blocks)
         self.scales = 1 + max((block.scale for block in self._blocks), default=-1)
         self._group = torch.tensor([block.scale for block in self._blocks], dtype=torch.int64)
         lengths = torch.tensor([block.stop - block.start for block in self._blocks])
         self._lengths = self._summed(lengths.double())
         self._scale_bytes = self.scales * dtype.itemsize
+        self._room = BITS * max((run.bytes.stop - run.bytes.start for run in self._runs), default=0)
 
     @property
     def size(self) -> int:
         return self._scale_bytes + -(-self.fragments.length // BITS)
 
     def encode(self, x: Tensor, payload: Tensor, draw: torch.Generator | None = None) -> None:
-        sums = torch.empty(len(self._blocks), dtype=self._dtype, device=x.device)
-        scratch = torch.empty(BLOCK, dtype=self._dtype, device=x.device)
+        sums = torch.empty(len(self._blocks), dtype=torch.float64)
+        scratch = torch.empty(self._room, dtype=self._dtype, device=x.device)
         bits = payload[self._scale_bytes :]
-        for index, (start, stop, _) in enumerate(self._blocks):
-            block = x[start:stop]
-            pack_signs(block, bits[start // BITS : -(-stop // BITS)])
-            size = scratch[: stop - start]
-            torch.sum(torch.abs(block.to(self._dtype), out=size), 0, out=sums[index])
-        # In float64 on the CPU, block by block, for the same bits on every device and hosting.
-        means = self._summed(sums.double().cpu()) / self._lengths
+        for run in self._runs:
+            part = x[run.start : run.stop]
+            signs = bits[run.bytes]
+            pack_signs(part, signs)
+            if len(run.blocks) > 1:
+                signs &= run.mask.to(signs.device)
+            sizes = torch.abs(part.to(self._dtype), out=scratch[: len(part)])
+            sums[run.first : run.first + len(run.blocks)] = _sums(sizes, run)
+        # In float64 on the CPU, by block, for the same bits on every device and hosting.
+        means = self._summed(sums) / self._lengths
         put(means.to(self._dtype), payload[: self._scale_bytes])
 
     def add(self, payload: Tensor, out: Tensor, factor: float = 1.0) -> None:
@@ -104,13 +100,23 @@ class SignCodec:
     def add_scaled(self, payload: Tensor, out: Tensor, scales: list[float]) -> None:
         """out <- out + the payload's signs, times these `scales` in place of its own."""
         bits = payload[self._scale_bytes :]
-        scratch = torch.empty(BLOCK + BITS, dtype=self._dtype, device=out.device)
-        last, table = -1, scratch
-        for start, stop, scale in self._blocks:
-            if scale != last:
-                last, table = scale, sign_table(scales[scale], scratch)
-            part = bits[start // BITS : -(-stop // BITS)]
-            add_signs(part, table, out[start:stop], scratch)
+        scratch = torch.empty(self._room, dtype=self._dtype, device=out.device)
+        signs = sign_table(scratch)
+        by_scale = torch.tensor(scales, dtype=self._dtype)
+        last, table = -1, signs
+        for run in self._runs:
+            part = bits[run.bytes]
+            read = scratch[: BITS * len(part)].view(-1, BITS)
+            if len(run.blocks) > 1:
+                look_up(part, signs, read)
+                read *= by_scale[run.scale_of_byte].to(out.device).unsqueeze(1)
+                read.view(-1)[run.padding] = 0.0
+            else:
+                if run.blocks[0].scale != last:
+                    last = run.blocks[0].scale
+                    table = sign_table(scratch, scales[last])
+                look_up(part, table, read)
+            out[run.start : run.stop].add_(read.view(-1)[: run.stop - run.start])
 
     def scale_in_place(self, x: Tensor, scales: list[float]) -> None:
         """x [n] <- scale · x, block by block."""
@@ -133,12 +139,20 @@ class SignCodec:
 
 
 def _blocks(fragments: Fragments, scales: Literal["tensor", "row"] | int) -> Iterator[Block]:
-    """The fragments, cut so that a block has one scale and no more scalars than `BLOCK`."""
+    """The fragments, cut so that a block has one scale."""
     chunk = scales if isinstance(scales, int) else max(1, fragments.length)
     scale, last = -1, None
     for start, stop, name in fragments.split(chunk):
         key = name if scales == "tensor" else start // chunk
         if key != last:
             scale, last = scale + 1, key
-        for border in range(start, stop, BLOCK):
-            yield Block(border, min(stop, border + BLOCK), scale)
+        yield Block(start, stop, scale)
+
+
+def _sums(sizes: Tensor, run: Run) -> Tensor:
+    """Of each block of the run, `[blocks]`; between blocks all is 0."""
+    if len(run.blocks) == 1 or sizes.device.type != "cpu":
+        ends = [*run.offsets[1:], len(sizes)]
+        parts = (sizes[start:end].sum() for start, end in zip(run.offsets, ends, strict=True))
+        return torch.stack(list(parts)).double().cpu()
+    return torch.from_numpy(np.add.reduceat(sizes.numpy(), run.offsets, dtype=np.float64))
