@@ -2,13 +2,17 @@ from __future__ import annotations
 
 import io
 import re
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from experiments import registry
 from experiments.registry import entries, entry
-from experiments.reproduce import cost, overview, reproduce
+from experiments.listing import cost, overview
+from experiments.reproduce import Request, reproduce
+from experiments.scales import SCALES
+from experiments.studies import studies
 from localsgd import tasks
 from localsgd.cli import main
 from localsgd.errors import UserError
@@ -136,31 +140,43 @@ def test_a_row_of_another_length_is_refused(monkeypatch: pytest.MonkeyPatch, tmp
         entries.cache_clear()
 
 
-def test_the_list_has_every_label(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_has_every_label(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     console = Console(width=400, file=io.StringIO(), record=True)
-    console.print(overview())
+    console.print(overview(tmp_path))
     said = console.export_text()
     for label, found in entries().items():
         line = next(line for line in said.splitlines() if label + " " in line)
         assert found.name in line
-        assert ("ready" in line) == (found.command is not None)
+        assert ("not yet" in line) == (label not in studies())
+        if label in studies() and studies()[label].jobs(SCALES["small"]):
+            assert re.search(r"0/\d+, .* 0/\d+, .* 0/\d+, ", line)
     assert main(["reproduce", "--list"]) == 0
     assert "paper's tables and figures" in capsys.readouterr().out
 
 
-def test_one_in_full(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reproduce", "tab:lstm_lm_ppl", "convex"]) == 0
+def test_what_the_paper_has(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "tab:lstm_lm_ppl", "convex", "--show"]) == 0
     said = capsys.readouterr().out
     assert "86.85" in said
     assert "12 runs of lstm on wikitext-2, 120 epochs each" in said
-    assert "nothing yet" in said
-    assert "python -m experiments.convex_time" in said
+    assert "localsgd reproduce lstm" in said
 
 
-def test_a_name_or_the_list_and_not_both() -> None:
-    for names, listing in (((), False), (("signs",), True)):
-        with pytest.raises(UserError, match="needs a label or a short name, or --list"):
-            reproduce(names, listing=listing)
+def test_names_or_all_or_the_list() -> None:
+    for request in (
+        Request(),
+        Request(("signs",), listing=True),
+        Request(("signs",), everything=True),
+    ):
+        with pytest.raises(UserError, match="needs labels or short names, --all"):
+            reproduce(request)
+    for request, words in (
+        (Request(("signs",), shard="0/3"), "shard '0/3' is not understood"),
+        (Request(("signs",), seeds=0), "--seeds 0 cannot be"),
+        (Request(("sings",)), "unknown table or figure 'sings'; nearest: signs"),
+    ):
+        with pytest.raises(UserError, match=words):
+            reproduce(request)
 
 
 def test_without_a_checkout_one_line_says_so(monkeypatch, tmp_path) -> None:
