@@ -5,17 +5,19 @@ Shapes: n scalars of a vector.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from localsgd.reduce.compressor import check_dtype, first_not_finite, put, take
+from localsgd.reduce.compressor import check_dtype, put, take
 from localsgd.reduce.fragments import Fragments
 
 BLOCK = 1 << 16
 """Scalars that are read at once, so that what is in between stays in the cache."""
+
+SIZE, INFINITY = 0x7FFF, 0x7F80
+"""All bits but the sign's, and those of infinity."""
 
 
 @dataclass(frozen=True)
@@ -43,25 +45,34 @@ class BFloat16Codec:
     def encode(self, x: Tensor, payload: Tensor, draw: torch.Generator | None = None) -> None:
         put(x, payload, torch.bfloat16)
 
+    def keep(self, x: Tensor, error: Tensor, payload: Tensor) -> None:
+        scratch = torch.empty(min(BLOCK, len(x)), dtype=torch.bfloat16, device=x.device)
+        room = torch.empty_like(scratch, dtype=x.dtype)
+        size = torch.bfloat16.itemsize
+        for part, kept, into in zip(
+            x.split(BLOCK), error.split(BLOCK), payload.split(size * BLOCK), strict=True
+        ):
+            rounded = scratch[: len(part)].copy_(kept.add_(part))
+            put(rounded, into)
+            kept -= room[: len(part)].copy_(rounded)
+
     def add(self, payload: Tensor, out: Tensor, factor: float = 1.0) -> None:
-        for part, into in zip(_read(payload, out.dtype), out.split(BLOCK), strict=True):
-            into.add_(part, alpha=factor)
+        # A sum of two dtypes would convert slowly, and a whole vector would leave the cache.
+        room = torch.empty(min(BLOCK, len(out)), dtype=out.dtype, device=out.device)
+        numbers = take(payload, torch.bfloat16)
+        for part, into in zip(numbers.split(BLOCK), out.split(BLOCK), strict=True):
+            into.add_(room[: len(part)].copy_(part), alpha=factor)
+
+    def read(self, payload: Tensor, out: Tensor) -> None:
+        out.copy_(take(payload, torch.bfloat16))
 
     def fault(self, payload: Tensor) -> str | None:
-        for index, part in enumerate(_read(payload, torch.float32)):
-            place = first_not_finite(part)
-            if place is not None:
-                place += index * BLOCK
+        # Without the sign, only NaN and infinity have an exponent of ones, and are the greatest.
+        numbers = take(payload, torch.int16)
+        room = torch.empty(min(BLOCK, len(numbers)), dtype=torch.int16, device=payload.device)
+        for index, part in enumerate(numbers.split(BLOCK)):
+            sizes = torch.bitwise_and(part, SIZE, out=room[: len(part)])
+            if len(part) and int(sizes.max()) >= INFINITY:
+                place = index * BLOCK + int((sizes >= INFINITY).nonzero()[0])
                 return self._fragments.names(place, place + 1)
         return None
-
-
-def _read(payload: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
-    """What it stands for, block by block, each in the place of the one before.
-
-    A sum of two dtypes would convert slowly, and a whole vector would leave the cache.
-    """
-    numbers = take(payload, torch.bfloat16)
-    scratch = torch.empty(min(BLOCK, len(numbers)), dtype=dtype, device=payload.device)
-    for part in numbers.split(BLOCK):
-        yield scratch[: len(part)].copy_(part)

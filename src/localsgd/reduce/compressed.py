@@ -30,7 +30,7 @@ from torch import Tensor
 from localsgd.collective.seam import Collective, Pending
 from localsgd.errors import UserError
 from localsgd.names import unknown
-from localsgd.reduce.compressor import Codec, Compressor, check_dtype
+from localsgd.reduce.compressor import Codec, Compressor, Keeping, check_dtype, read
 from localsgd.reduce.fragments import Fragments, parts
 from localsgd.reduce.members import check_memory, check_saved, places_of, refusal
 from localsgd.workers.layout import Layout
@@ -53,9 +53,30 @@ class Chunk(NamedTuple):
     stop: int
     codec: Codec
 
+    def encode(
+        self, x: Tensor, error: Tensor | None, payload: Tensor, draw: torch.Generator | None
+    ) -> None:
+        """Writes the `payload [>= c]` of this chunk of x [n], with the memory `error [n]` added
+        where there is one, which keeps what the payload loses.
+        """
+        x, payload = x[self.start : self.stop], payload[: self.codec.size]
+        if error is None:
+            self.codec.encode(x, payload, draw)
+            return
+        error = error[self.start : self.stop]
+        if isinstance(self.codec, Keeping):
+            self.codec.keep(x, error, payload)
+        else:
+            self.codec.encode(error.add_(x), payload, draw)
+            self.codec.add(payload, error, -1.0)
+
     def add(self, payload: Tensor, out: Tensor, factor: float = 1.0) -> None:
         """What `payload [>= c]` stands for, times `factor`, onto this chunk of `out`."""
         self.codec.add(payload[: self.codec.size], out[self.start : self.stop], factor)
+
+    def read(self, payload: Tensor, out: Tensor) -> None:
+        """This chunk of `out` becomes what `payload` stands for."""
+        read(self.codec, payload[: self.codec.size], out[self.start : self.stop])
 
     def fault(self, payload: Tensor) -> str | None:
         return self.codec.fault(payload[: self.codec.size])
@@ -123,7 +144,7 @@ class CompressedMean:
             received = pending.wait()  # [g, M, c]
             by_member = chunks * collective.members
             self._check(received, by_member, sent, chunks, collective)
-            return _added(received, by_member, update[:, 0].zero_()).div_(collective.members)
+            return _added(received, by_member, update[:, 0]).div_(collective.members)
 
         return Pending(finish)
 
@@ -144,7 +165,7 @@ class CompressedMean:
         def finish() -> Tensor:
             payloads = pending.wait()  # [g, M, c]
             self._check(payloads, chunks, sent, chunks, collective)
-            return _added(payloads, chunks, update[:, 0].zero_())
+            return _added(payloads, chunks, update[:, 0])
 
         return Pending(finish)
 
@@ -175,19 +196,18 @@ class CompressedMean:
             memory: where it is kept.
             chunks: of each hosted member's vector.
         """
-        if self.feedback:
-            vectors = self._remembered(memory, vectors).add_(vectors)
         shape = (*vectors.shape[:2], len(chunks[0]), size)
         sent = torch.zeros(shape, dtype=torch.uint8, device=vectors.device)
+        kept = (
+            self._remembered(memory, vectors) if self.feedback else [[None] * shape[1]] * shape[0]
+        )
         places = self._memory["place"][0].tolist()
-        for group, payloads in zip(vectors, sent, strict=True):
-            for vector, place, own, into in zip(group, places, chunks, payloads, strict=True):
+        for group, errors, payloads in zip(vectors, kept, sent, strict=True):
+            hosted = zip(group, errors, places, chunks, payloads, strict=True)
+            for vector, error, place, own, into in hosted:
                 draw = self._draw(memory, place)
                 for chunk, payload in zip(own, into, strict=True):
-                    part = vector[chunk.start : chunk.stop]
-                    chunk.codec.encode(part, payload[: chunk.codec.size], draw)
-                    if self.feedback:
-                        chunk.add(payload, vector, -1.0)
+                    chunk.encode(vector, error, payload, draw)
         return sent
 
     def _remembered(self, memory: str, vectors: Tensor) -> Tensor:
@@ -246,10 +266,15 @@ def _size(chunks: Sequence[Chunk]) -> int:
 
 
 def _added(payloads: Tensor, chunks: Sequence[Chunk], out: Tensor) -> Tensor:
-    """out [g, n] <- out + what `payloads [g, P, c]` of P chunks stand for, in their order."""
+    """What `payloads [g, P, c]` of P chunks stand for, added up in their order, into out [g, n]."""
     for group, received in zip(out, payloads, strict=True):
+        end = 0
         for chunk, payload in zip(chunks, received, strict=True):
-            chunk.add(payload, group)
+            if chunk.start >= end:
+                chunk.read(payload, group)
+                end = chunk.stop
+            else:
+                chunk.add(payload, group)
     return out
 
 

@@ -10,7 +10,7 @@ Shapes: n scalars of a vector · c bytes of its payload.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -41,6 +41,24 @@ class Codec(Protocol):
 
     def fault(self, payload: Tensor) -> str | None:
         """The tensor in which `payload` has NaN or infinity; None where there is none."""
+        ...
+
+
+@runtime_checkable
+class Reading(Protocol):
+    """A codec that need not add to zeros what stands alone."""
+
+    def read(self, payload: Tensor, out: Tensor) -> None:
+        """out [n] <- what `payload` stands for; padding becomes 0."""
+        ...
+
+
+@runtime_checkable
+class Keeping(Protocol):
+    """A codec that encodes and keeps what is lost in one passage over the memory."""
+
+    def keep(self, x: Tensor, error: Tensor, payload: Tensor) -> None:
+        """error [n] <- error + x; writes its payload `[c]`, and takes off what that stands for."""
         ...
 
 
@@ -76,9 +94,9 @@ def encode(codec: Codec, x: Tensor, draw: torch.Generator | None = None) -> Tens
 
 def decode(codec: Codec, payloads: Tensor, like: Tensor) -> Tensor:
     """What payloads `[..., c]` stand for, in the shape and dtype of `like [..., n]`."""
-    x = torch.zeros_like(like, memory_format=torch.contiguous_format)
+    x = torch.empty_like(like, memory_format=torch.contiguous_format)
     for vector, payload in zip(_each(x), _each(payloads), strict=True):
-        codec.add(payload, vector)
+        read(codec, payload, vector)
     return x
 
 
@@ -94,6 +112,14 @@ def check_dtype(dtype: torch.dtype) -> None:
             f"{str(dtype).removeprefix('torch.')} cannot be compressed, as a rounded number would "
             "be another one; compress floating-point tensors, and leave others to the exact mean"
         )
+
+
+def read(codec: Codec, payload: Tensor, out: Tensor) -> None:
+    """out [n] <- what `payload [c]` stands for."""
+    if isinstance(codec, Reading):
+        codec.read(payload, out)
+    else:
+        codec.add(payload, out.zero_())
 
 
 def put(numbers: Tensor, payload: Tensor, dtype: torch.dtype | None = None) -> None:

@@ -97,8 +97,23 @@ class SignCodec:
     def add(self, payload: Tensor, out: Tensor, factor: float = 1.0) -> None:
         self.add_scaled(payload, out, [factor * scale for scale in self.scales_of(payload)])
 
+    def read(self, payload: Tensor, out: Tensor) -> None:
+        end = 0
+        for run, signs in self._scaled(payload, out, self.scales_of(payload)):
+            out[end : run.start] = 0.0
+            out[run.start : run.stop] = signs
+            end = run.stop
+        out[end:] = 0.0
+
     def add_scaled(self, payload: Tensor, out: Tensor, scales: list[float]) -> None:
         """out <- out + the payload's signs, times these `scales` in place of its own."""
+        for run, signs in self._scaled(payload, out, scales):
+            out[run.start : run.stop] += signs
+
+    def _scaled(
+        self, payload: Tensor, out: Tensor, scales: list[float]
+    ) -> Iterator[tuple[Run, Tensor]]:
+        """The signs of each run, times their `scales`, each in the place of the one before."""
         bits = payload[self._scale_bytes :]
         scratch = torch.empty(self._room, dtype=self._dtype, device=out.device)
         signs = sign_table(scratch)
@@ -116,7 +131,7 @@ class SignCodec:
                     last = run.blocks[0].scale
                     table = sign_table(scratch, scales[last])
                 look_up(part, table, read)
-            out[run.start : run.stop].add_(read.view(-1)[: run.stop - run.start])
+            yield run, read.view(-1)[: run.stop - run.start]
 
     def scale_in_place(self, x: Tensor, scales: list[float]) -> None:
         """x [n] <- scale · x, block by block."""
