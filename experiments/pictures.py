@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -117,7 +117,7 @@ def _box(axes: Axes, kept: Sequence[float], place: float, width: float, colour: 
 def lines(
     name: str,
     title: str,
-    groups: Mapping[str, Mapping[float, Sequence[float]]],
+    groups: Mapping[str, Mapping[Any, Sequence[float]]],
     jobs: Sequence[Job],
     *,
     x_label: str,

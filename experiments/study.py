@@ -64,10 +64,15 @@ class Job(Protocol):
 class Workplace(Protocol):
     """What jobs find around them."""
 
-    data_dir: Path | None
-    """Where data sets lie."""
-    scratch: Path
-    """Checkpoints that several jobs go on from; nothing in it is kept with the results."""
+    @property
+    def data_dir(self) -> Path | None:
+        """Where data sets lie; the usual places where not given."""
+        ...
+
+    @property
+    def scratch(self) -> Path:
+        """Checkpoints that several jobs go on from; nothing in it is kept with the results."""
+        ...
 
 
 class Records(Protocol):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from experiments.arms import Arm, Row, arm, claim, jobs_of, published, table
 from experiments.pictures import learning_curves
 from experiments.study import Page, Records, Scale, Study
@@ -19,7 +21,7 @@ WORDS = {
 def arms(scale: Scale) -> dict[str, Arm]:
     """The most wanted first: A5 goes on from the workers of A2."""
     batch = scale.ground["batch"]
-    settings = {
+    settings: dict[str, dict[str, Any]] = {
         "A2": {"method": "mini-batch"},
         "A5": {"method": "post-local", "local_steps": (16,)},
         "A1": {"method": "mini-batch", "workers": 1},

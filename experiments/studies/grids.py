@@ -8,7 +8,8 @@ from experiments import clock
 from experiments.arms import Arm, Row, arm, claim, found, jobs_of, of_differences, table, values
 from experiments.pictures import boxes, lines
 from experiments.registry import entry
-from experiments.study import Claim, Job, Page, Records, Scale, Study, Table
+from experiments.study import Claim, Page, Records, Scale, Study, Table
+from experiments.training import TrainJob
 
 TIME = "fig:localsgd_scaling_performance_time_to_test_accuracy"
 BATCH = "fig:resnet20_cifar10_localsgd_vs_minibatchsgd_with_same_effective_batchsize"
@@ -150,7 +151,7 @@ def decreasing(scale: Scale) -> Arm:
     )
 
 
-def jobs_of_batches(scale: Scale) -> list[Job]:
+def jobs_of_batches(scale: Scale) -> list[TrainJob]:
     return jobs_of([*huge(scale).values(), decreasing(scale), *grid(scale).values()])
 
 
@@ -267,7 +268,7 @@ def page_of_steps(records: Records) -> Page:
     return Page([shown], [picture], [largest], [TARGET_NOTE])
 
 
-def jobs_of_steps(scale: Scale) -> list[Job]:
+def jobs_of_steps(scale: Scale) -> list[TrainJob]:
     arms = [one for group in by_batch(scale).values() for one in group.values()]
     return jobs_of([*arms, cell(scale, 1, 1)])
 

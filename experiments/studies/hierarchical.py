@@ -21,16 +21,18 @@ Setting = tuple[str, int, int]
 def arms(scale: Scale) -> dict[Setting, Arm]:
     """By topology, H and H^b; the flat one first."""
     rate = RATE.get(scale.name, {})
-    by = {("16", 16, 1): arm(scale, "flat, H = 16", method="local", local_steps=(16,), **rate)}
+    by: dict[Setting, Arm] = {
+        ("16", 16, 1): arm(scale, "flat, H = 16", method="local", local_steps=(16,), **rate)
+    }
     for topology in TOPOLOGIES:
-        for split in SPLITS:
-            by[topology, *split] = arm(
+        for h, hb in SPLITS:
+            by[topology, h, hb] = arm(
                 scale,
-                f"{topology}, H = {split[0]}, H^b = {split[1]}",
+                f"{topology}, H = {h}, H^b = {hb}",
                 method="hierarchical",
                 workers=None,
                 topology=topology,
-                local_steps=split,
+                local_steps=(h, hb),
                 **rate,
             )
     return by

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from experiments.arms import Arm, Row, jobs_of, published, table
 from experiments.studies import nets
 from experiments.studies.nets import NETS, Ground, arms, gap_claims, ground
-from experiments.study import Job, Page, Records, Scale, Study
+from experiments.study import Page, Records, Scale, Study
+from experiments.training import TrainJob
 
 LARGER = "tab:post_local_sgd_across_arch_and_tasks_accuracy_for_larger_batch_size"
 LONGER = "tab:post_local_sgd_better_generalization_on_resnet20_cifar100"
@@ -93,7 +94,7 @@ def _words(of: Ground) -> str:
     return f"{of.settings['epochs']:g} epochs, {of.settings['model']}"
 
 
-def _jobs(groups: list[Arms]) -> list[Job]:
+def _jobs(groups: list[Arms]) -> list[TrainJob]:
     return jobs_of([one for by in groups for one in by.values()])
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from experiments.arms import Arm, Row, arm, claim, jobs_of, published, table, values
 from experiments.study import Cell, Page, Records, Scale, Study
+from experiments.training import TrainJob
 
 LABEL = "tab:isotropic_noise_for_large_batch_training"
 STRENGTHS = (1e-6, 5e-6, 1e-5, 5e-5)
@@ -65,7 +66,7 @@ def best(records: Records, by: dict[Setting, Arm]) -> Arm:
     return by[max(means, key=means.__getitem__)] if means else next(iter(by.values()))
 
 
-def jobs(scale: Scale):
+def jobs(scale: Scale) -> list[TrainJob]:
     arms: list[Arm] = []
     for _, settings, steps in grounds(scale):
         arms += [*baselines(scale, settings, steps).values(), *noisy(scale, settings).values()]

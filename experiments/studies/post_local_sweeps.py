@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from experiments.arms import Arm, Row, arm, claim, jobs_of, table
 from experiments.pictures import boxes
-from experiments.study import Claim, Job, Page, Records, Scale, Study
+from experiments.study import Claim, Page, Records, Scale, Study
+from experiments.training import TrainJob
 
 LABEL = "fig:post_local_sgd_for_resnet20_cifar10"
 LOCAL_STEPS = (1, 2, 4, 8, 16, 32)
@@ -38,7 +39,7 @@ def from_start(scale: Scale) -> Arm:
     return arm(scale, "local from the start", main=True, method="local", local_steps=(FROM_START,))
 
 
-def jobs(scale: Scale) -> list[Job]:
+def jobs(scale: Scale) -> list[TrainJob]:
     groups = by_workers(scale)
     swept = [*by_steps(scale).values(), from_start(scale)]
     return jobs_of([*swept, *(one for group in groups.values() for one in group.values())])

@@ -7,6 +7,7 @@ from typing import Any
 
 from experiments.arms import Arm, Row, arm, claim, jobs_of, published, table
 from experiments.study import Claim, Page, Records, Scale, Study
+from experiments.training import TrainJob
 
 LABEL = "tab:improve_sign_sgd"
 LOCAL_STEPS = (1, 16, 32, 64)
@@ -50,7 +51,7 @@ def grid(scale: Scale) -> Iterator[tuple[str, str, dict[int, Arm]]]:
             yield task, method, arms(scale, task, method)
 
 
-def jobs(scale: Scale):
+def jobs(scale: Scale) -> list[TrainJob]:
     return jobs_of([one for _, _, by in grid(scale) for one in by.values()])
 
 

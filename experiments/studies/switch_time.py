@@ -5,6 +5,7 @@ from __future__ import annotations
 from experiments.arms import Arm, Row, arm, claim, jobs_of, table
 from experiments.pictures import boxes
 from experiments.study import Page, Records, Scale, Study
+from experiments.training import TrainJob
 
 LABEL = "fig:cifar10_resnet20_post_local_sgd_from_different_phase_wrt_H"
 LOCAL_STEPS = (2, 4, 8, 16, 32)
@@ -29,7 +30,7 @@ def arms(scale: Scale) -> dict[str, dict[int, Arm]]:
     }
 
 
-def jobs(scale: Scale):
+def jobs(scale: Scale) -> list[TrainJob]:
     return jobs_of([one for by in arms(scale).values() for one in by.values()])
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from experiments.arms import Arm, Row, arm, claim, jobs_of, published, table
 from experiments.study import Claim, Page, Records, Scale, Study
+from experiments.training import TrainJob
 
 LABEL = "tab:local_sgd_variants_vs_mini_batch_sgd"
 BLOCKS = ((16, 8), (4, 16))
@@ -17,7 +19,7 @@ def arms(scale: Scale, workers: int, local_steps: int) -> dict[str, Arm]:
     first phase.
     """
     batch = scale.ground["batch"]
-    wanted = {
+    wanted: dict[str, dict[str, Any]] = {
         "mini-batch": {"method": "mini-batch"},
         "post-local": {"method": "post-local", "local_steps": (local_steps,)},
         "local": {"method": "local", "local_steps": (local_steps,)},
@@ -30,7 +32,7 @@ def arms(scale: Scale, workers: int, local_steps: int) -> dict[str, Arm]:
     }
 
 
-def jobs(scale: Scale):
+def jobs(scale: Scale) -> list[TrainJob]:
     return jobs_of([one for block in BLOCKS for one in arms(scale, *block).values()])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from experiments.arms import Arm, Row, arm, claim, jobs_of, published, table
 from experiments.studies import signs
 from experiments.study import Page, Records, Scale, Study
+from experiments.training import TrainJob
 
 LABEL = "tab:understand_sign_sgd"
 COMPRESSION = {"mean": None, "majority": "majority"}
@@ -26,7 +27,7 @@ def arms(scale: Scale, task: str) -> dict[str, Arm]:
     }
 
 
-def jobs(scale: Scale):
+def jobs(scale: Scale) -> list[TrainJob]:
     return jobs_of([one for task in signs.tasks_of(scale) for one in arms(scale, task).values()])
 
 
