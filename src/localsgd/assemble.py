@@ -17,18 +17,19 @@ from localsgd.collective.metered import Metered, Waiting
 from localsgd.errors import UserError
 from localsgd.growth import growing
 from localsgd.level import Agreeing
+from localsgd.losses import loss_of, losses_of
 from localsgd.plan import Plan
 from localsgd.run import Run
 from localsgd.schedule import Position, Progress
 from localsgd.signals import Signals, seen_by
 from localsgd.tasks import models
-from localsgd.tasks.task import Task, as_read
+from localsgd.tasks.task import Task
 from localsgd.told import Told
 from localsgd.topology import AnyLevel, Placement, build_levels, row_multiple
 from localsgd.train import Steps, train
 from localsgd.workers.hosted import Inner, Workers
 from localsgd.workers.inner_state import InnerStates, rules_of
-from localsgd.workers.order import Order, generator_for, seed_for
+from localsgd.workers.order import Order
 from localsgd.workers.pace import Pace, slowed, weights_of
 from localsgd.workers.partition import Partition
 from localsgd.workers.streams import Streams
@@ -173,13 +174,14 @@ def assemble(
     )
     workers = Workers(
         model,
-        _loss(run, task, order, device),
+        loss_of(run, task, order, device),
         inner,
         placement.workers,
         row_multiple(plan.topology.workers),
         transforms_of(run),
         _active(pace, position),
         told.add if listens else _unheard,
+        losses_of(run, task, order, model) if run.batched else None,
     )
     count = plan.topology.levels
     ledger = Ledger.of(count)
@@ -296,41 +298,6 @@ def _model(run: Run, task: Task, device: torch.device) -> nn.Module:
     if run.channels_last:
         model.to(memory_format=torch.channels_last)  # pyrefly: ignore
     return model.to(device)
-
-
-def _loss(
-    run: Run, task: Task, order: Order | Streams, device: torch.device
-) -> Callable[[nn.Module, int, int], Tensor]:
-    """The loss of a model on worker k's batch of step t, which follows from (seed, k, t) alone."""
-    autocast = partial(torch.autocast, device.type, torch.bfloat16, run.precision == "bfloat16")
-    dtype = torch.float64 if run.precision == "float64" else torch.float32
-
-    def forward(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        with autocast():
-            return task.loss(model(x).to(dtype), y)
-
-    if run.compile:
-        forward = torch.compile(forward)
-
-    def loss(model: nn.Module, worker: int, step: int) -> Tensor:
-        draw = generator_for(run.seed, "augment", worker, step)
-        x, y = task.train_batch(order.indices(worker, step), draw)
-        x = as_read(x, model)
-        if run.channels_last:
-            x = x.contiguous(memory_format=torch.channels_last)
-        _seed(device, seed_for(run.seed, "dropout", worker, step))
-        return forward(model, x, y)
-
-    return loss
-
-
-def _seed(device: torch.device, seed: int) -> None:
-    """Seeds what a model on `device` draws from."""
-    if device.type == "cpu":
-        # torch.manual_seed asks every kind of device there may be, which takes 0.2 ms a step.
-        torch.random.default_generator.manual_seed(seed)
-    else:
-        torch.manual_seed(seed)
 
 
 def load_weights(model: nn.Module, path: Path) -> None:

@@ -197,6 +197,8 @@ class Plan:
         _ = self.delay
         rules_of(known(run.inner_state))
         owned = Partition.parse(run.partition).owned
+        if run.batched and run.compile:
+            raise UserError("batched and compile do not go together; leave one of them away")
         if run.compression != "none" and run.agree_on == "gradients":
             raise UserError(
                 f"compression {run.compression} is of updates of models, but agree_on is "

@@ -168,6 +168,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Memory format of images and filters."""
     compile: bool = False
     """torch.compile the models."""
+    batched: bool = False
+    """Forward and backward of all workers of a process at once, equal to one by one to rounding:
+    quicker for small models with small batches."""
     device: str = "auto"
     """cpu, cuda, or auto."""
     seed: int = 0

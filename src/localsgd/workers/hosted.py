@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from localsgd.optim.gradients import Transform
+from localsgd.workers.batched import AtOnce, LossesOf
 from localsgd.workers.layout import Layout, adopt
 from localsgd.workers.together import Together
 
@@ -63,6 +64,7 @@ class Workers:
         transforms: change each worker's gradient before anybody averages or steps it.
         active: whether a worker takes the step at hand; all do where not given.
         heard: told every loss, with the row of the worker that had it.
+        losses: of all workers at once, in place of `loss` where all are active (see `batched.py`).
 
     `taken` counts the steps that each hosted worker took: all of `step`, where all are active.
     `accumulated` counts the batches whose gradients are summed in `grads` and not stepped yet, the
@@ -79,6 +81,7 @@ class Workers:
         transforms: Sequence[Transform] = (),
         active: Callable[[int], bool] = lambda worker: True,
         heard: Callable[[int, Tensor], None] = lambda row, loss: None,
+        losses: LossesOf | None = None,
     ) -> None:
         self.ids = tuple(ids)
         self.step = 0
@@ -103,6 +106,9 @@ class Workers:
         self.loss_counts = [0] * count
         self.models = [model, *(copy.deepcopy(model) for _ in self.ids[1:])]
         self.buffers = _adopt_buffers(self.models)
+        self._at_once: AtOnce | None = None
+        if losses is not None:
+            self._at_once = AtOnce(losses, self.layout, self.params, self.grads, self.buffers)
         self.optimizers = [self._adopt(row, worker) for row, worker in enumerate(self.models)]
         several = inner.elementwise and count > 1
         self._together = Together(inner.make, self.optimizers) if several else None
@@ -147,19 +153,26 @@ class Workers:
 
     def add_gradients(self) -> None:
         """As `backward`, onto what is in `grads`."""
+        self._stepping = [self._active(worker) for worker in self.ids]
+        if self._at_once is not None and all(self._stepping):
+            losses = self._at_once.backward(self.models[0], self.ids, self.taken)
+            for row, loss in enumerate(losses):
+                self._has_gradient(row, loss)
+            return
         for row, (worker, model) in enumerate(zip(self.ids, self.models, strict=True)):
-            self._stepping[row] = self._active(worker)
-            if not self._stepping[row]:
-                continue
-            loss = self._loss(model, worker, self.taken[row])
-            loss.backward()
-            self.loss_sums[row] += loss.detach()
-            self.loss_counts[row] += 1
-            self._heard(row, loss)
-            for transform in self._transforms:
-                transform(self.grads[row], worker, self.step)
-            if self._transforms:
-                self.layout.clear_padding(self.grads[row])
+            if self._stepping[row]:
+                loss = self._loss(model, worker, self.taken[row])
+                loss.backward()
+                self._has_gradient(row, loss.detach())
+
+    def _has_gradient(self, row: int, loss: Tensor) -> None:
+        self.loss_sums[row] += loss
+        self.loss_counts[row] += 1
+        self._heard(row, loss)
+        for transform in self._transforms:
+            transform(self.grads[row], self.ids[row], self.step)
+        if self._transforms:
+            self.layout.clear_padding(self.grads[row])
 
     def apply(self, learning_rate: float) -> None:
         """One step of every active worker's inner optimizer; the local step is done."""

@@ -42,6 +42,11 @@ class Slot:
     def view(self, row: Tensor) -> Tensor:
         return row[self.offset : self.offset + self.length].as_strided(self.shape, self.stride)
 
+    def stacked(self, rows: Tensor) -> Tensor:
+        """Of all `rows [w, n]`: `[w, *shape]`."""
+        part = rows[:, self.offset : self.offset + self.length]
+        return part.as_strided((len(rows), *self.shape), (rows.stride(0), *self.stride))
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -85,6 +90,10 @@ class Layout:
     def views(self, row: Tensor) -> dict[str, Tensor]:
         """The tensors of `row [n]` by name."""
         return {slot.name: slot.view(row) for slot in self.slots}
+
+    def stacked(self, rows: Tensor) -> dict[str, Tensor]:
+        """The tensors of `rows [w, n]` by name, `[w, *shape]`."""
+        return {slot.name: slot.stacked(rows) for slot in self.slots}
 
     def clear_padding(self, row: Tensor) -> None:
         """Zeroes what belongs to no tensor of `row [n]`."""
