@@ -34,7 +34,8 @@ from localsgd.reduce import (
     Sign,
     TopK,
 )
-from localsgd.reduce.compressor import decode, encode
+from localsgd.reduce.compressed import Chunk
+from localsgd.reduce.compressor import decode, encode, read
 from localsgd.reduce.fragments import Fragments
 from localsgd.topology import Topology, place
 from localsgd.workers.layout import Layout
@@ -213,6 +214,33 @@ def test_adds_a_multiple_of_what_it_stands_for(kind: Kind) -> None:
     expected = out - 0.25 * decode(codec, payload, x)
     codec.add(payload, out, -0.25)
     torch.testing.assert_close(out, expected, rtol=1e-14, atol=1e-14)
+
+
+@every_kind
+@every_dtype
+def test_reading_is_adding_to_zeros(kind: Kind, dtype: torch.dtype) -> None:
+    x, out = updates(dtype=dtype), drawn(LAYOUT.length, seed=2, dtype=dtype)
+    codec = kind.compressor.codec(ROW, dtype)
+    payload = encode(codec, x)
+    added = torch.zeros_like(x)
+    codec.add(payload, added)
+    read(codec, payload, out)
+    assert torch.equal(out, added)
+
+
+@every_kind
+@every_dtype
+def test_keeping_is_encoding_and_taking_off(kind: Kind, dtype: torch.dtype) -> None:
+    """The same bits; into a payload that was written before, as into zeros."""
+    x, error = updates(dtype=dtype), updates(seed=2, dtype=dtype)
+    codec = kind.compressor.codec(ROW, dtype)
+    payload = encode(codec, updates(seed=3, dtype=dtype))
+    expected = error + x
+    sent = encode(codec, expected)
+    codec.add(sent, expected, -1.0)
+    Chunk(0, ROW.length, codec).encode(x, error, payload, None)
+    assert torch.equal(payload, sent)
+    assert torch.equal(error, expected)
 
 
 @every_kind

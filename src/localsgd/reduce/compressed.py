@@ -115,6 +115,7 @@ class CompressedMean:
         self._agreements = 0
         self._memory: dict[str, Tensor] = {}
         self._chunks: dict[tuple[int, torch.dtype, int], list[Chunk]] = {}
+        self._spare: dict[str, Tensor] = {}
 
     def reduce(
         self, update: Tensor, weights: Tensor | None, collective: Collective
@@ -142,6 +143,7 @@ class CompressedMean:
 
         def finish() -> Tensor:
             received = pending.wait()  # [g, M, c]
+            self._spare["error"] = sent
             by_member = chunks * collective.members
             self._check(received, by_member, sent, chunks, collective)
             return _added(received, by_member, update[:, 0]).div_(collective.members)
@@ -164,6 +166,7 @@ class CompressedMean:
 
         def finish() -> Tensor:
             payloads = pending.wait()  # [g, M, c]
+            self._spare |= {"error": sent, "owner_error": again}
             self._check(payloads, chunks, sent, chunks, collective)
             return _added(payloads, chunks, update[:, 0])
 
@@ -197,7 +200,10 @@ class CompressedMean:
             chunks: of each hosted member's vector.
         """
         shape = (*vectors.shape[:2], len(chunks[0]), size)
-        sent = torch.zeros(shape, dtype=torch.uint8, device=vectors.device)
+        # That of an agreement before, when none is on its way: fresh memory costs a fault a page.
+        sent = self._spare.pop(memory, None)
+        if sent is None or sent.shape != shape or sent.device != vectors.device:
+            sent = torch.zeros(shape, dtype=torch.uint8, device=vectors.device)
         kept = (
             self._remembered(memory, vectors) if self.feedback else [[None] * shape[1]] * shape[0]
         )

@@ -30,7 +30,7 @@ class Codec(Protocol):
 
         Args:
             x: to be compressed.
-            payload: uint8, zeros before.
+            payload: uint8; before, zeros or what this codec has written.
             draw: where randomness comes from, for compressors that use any.
         """
         ...
