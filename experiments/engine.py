@@ -135,14 +135,25 @@ def _together(
                     running[pool.submit(_carried_out, job, place)] = job
             begun([job.title for job in running.values()])
             ended, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in ended:
+            for future in sorted(ended, key=_stopped):
                 told(running.pop(future), future.result)
+    except KeyboardInterrupt:
+        pool.shutdown(cancel_futures=True)
+        for future, job in running.items():
+            if not future.cancelled() and not _stopped(future):
+                told(job, future.result)
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
         if before is None:
             del os.environ[THREADS]
         else:
             os.environ[THREADS] = before
+
+
+def _stopped(future: Future[Record]) -> bool:
+    """Whether a job that has ended was interrupted."""
+    return isinstance(future.exception(), Interrupted)
 
 
 def _found(job: Job, store: Store) -> Record | None:

@@ -31,6 +31,7 @@ class Request:
         show: what the paper has, and do nothing.
         scale: how large.
         seeds: of every arm; the scale's where not given.
+        tune: the rates of the baselines that the paper tunes; always at its own scale.
         shard: `I/N`, the I-th of N shares of the work.
         processes: at a time; one for each core where not given.
         data_dir: where data sets lie.
@@ -44,6 +45,7 @@ class Request:
     show: bool = False
     scale: ScaleName = "small"
     seeds: int | None = None
+    tune: bool = False
     shard: str = "1/1"
     processes: int | None = None
     data_dir: Path | None = None
@@ -88,7 +90,7 @@ def _with_studies(wanted: Sequence[Entry], console: Console) -> list[Study]:
 
 
 def _carry_out(request: Request, wanted: Sequence[Study], console: Console) -> int:
-    scale = scale_of(request.scale, request.seeds)
+    scale = scale_of(request.scale, request.seeds, tunes=request.tune)
     store = Store(scale, request.out)
     everything = engine.distinct(job for study in wanted for job in study.jobs(scale))
     mine = engine.share(everything, request.shard)
@@ -96,6 +98,10 @@ def _carry_out(request: Request, wanted: Sequence[Study], console: Console) -> i
     place = engine.Place(request.work / scale.name, request.data_dir)
     try:
         outcome = engine.carry_out(mine, store, place, _processes(request, mine), console)
+        while more := _later(request, wanted, store, outcome):
+            console.print(showing.forecast(more, store, _processes(request, more)))
+            found = engine.carry_out(more, store, place, _processes(request, more), console)
+            outcome.failed |= found.failed
     except KeyboardInterrupt:
         console.print("interrupted; the same command goes on, and nothing finished is lost")
         return 130
@@ -104,6 +110,17 @@ def _carry_out(request: Request, wanted: Sequence[Study], console: Console) -> i
     for title, reason in outcome.failed.items():
         console.print(f"not done: {title}: {reason}", style="red", markup=False)
     return 1 if outcome.failed else 0
+
+
+def _later(
+    request: Request, wanted: Sequence[Study], store: Store, outcome: engine.Outcome
+) -> list[Job]:
+    """What follows from what has been found, and is not done yet; nothing once a job has failed."""
+    if outcome.failed:
+        return []
+    store.refresh()
+    everything = engine.distinct(job for study in wanted for job in study.later(store))
+    return [job for job in engine.share(everything, request.shard) if store.of(job) is None]
 
 
 def _processes(request: Request, jobs: Sequence[Job]) -> int:

@@ -63,11 +63,11 @@ PAPER: dict[str, Any] = {
 SCALES: dict[ScaleName, Scale] = {
     "smoke": Scale("smoke", SMOKE, seeds=2, main_seeds=2),
     "small": Scale("small", SMALL, seeds=3, main_seeds=5, light=LIGHT),
-    "paper": Scale("paper", PAPER, seeds=3, main_seeds=3),
+    "paper": Scale("paper", PAPER, seeds=3, main_seeds=3, tunes=True),
 }
 
 
-def scale_of(name: ScaleName, seeds: int | None = None) -> Scale:
-    """A scale, with `seeds` for all arms where given."""
-    found = SCALES[name]
+def scale_of(name: ScaleName, seeds: int | None = None, *, tunes: bool = False) -> Scale:
+    """A scale, with `seeds` for all arms where given, and tuned baselines where wanted."""
+    found = replace(SCALES[name], tunes=tunes or SCALES[name].tunes)
     return found if seeds is None else replace(found, seeds=seeds, main_seeds=seeds)

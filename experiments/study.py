@@ -32,6 +32,7 @@ class Scale:
         seeds: of every arm that says nothing else.
         main_seeds: of the arms that the paper's main claims are about.
         light: settings on top of the ground for studies of many runs: a lighter network.
+        tunes: whether baselines get tuned learning rates, as the paper's.
     """
 
     name: ScaleName
@@ -39,6 +40,7 @@ class Scale:
     seeds: int
     main_seeds: int = 0
     light: Mapping[str, Any] = field(default_factory=dict)
+    tunes: bool = False
 
 
 class Job(Protocol):
@@ -149,6 +151,10 @@ class Page:
     """Where its setting differs from the paper's, and what that means."""
 
 
+def _nothing(records: Records) -> Sequence[Job]:
+    return ()
+
+
 @dataclass(frozen=True)
 class Study:
     """One label of the paper.
@@ -157,8 +163,11 @@ class Study:
         label: as in `paper.toml`.
         jobs: the work at a scale, the most wanted first; none where everything is counted.
         page: what is read off the records that there are, complete or not.
+        later: more work that follows from what has been found, done or not; asked again whenever
+            all of it is done.
     """
 
     label: str
     jobs: Callable[[Scale], Sequence[Job]]
     page: Callable[[Records], Page]
+    later: Callable[[Records], Sequence[Job]] = _nothing

@@ -1,18 +1,17 @@
-"""Runs by K and H with B fixed: time and steps to an accuracy, and equal effective batches."""
+"""Runs by K and H with B fixed: time to an accuracy, and local steps to it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
 from experiments import clock
-from experiments.arms import Arm, Row, arm, claim, found, jobs_of, of_differences, table, values
-from experiments.pictures import boxes, lines
+from experiments.arms import Arm, arm, found, jobs_of, of_differences, values
+from experiments.pictures import lines
 from experiments.registry import entry
 from experiments.study import Claim, Page, Records, Scale, Study, Table
 from experiments.training import TrainJob
 
 TIME = "fig:localsgd_scaling_performance_time_to_test_accuracy"
-BATCH = "fig:resnet20_cifar10_localsgd_vs_minibatchsgd_with_same_effective_batchsize"
 STEPS = "fig:cifar10_step_to_reach_912"
 WORKERS = (1, 2, 4, 8, 16)
 LOCAL_STEPS = (1, 2, 4, 8, 16)
@@ -123,103 +122,6 @@ def _time_claims(records: Records, by: Grid) -> Iterator[Claim]:
         )
 
 
-def huge(scale: Scale) -> dict[tuple[int, int], Arm]:
-    """Mini-batch SGD with B multiplied by H, up to the whole training set."""
-    batch = scale.ground["batch"]
-    most = scale.ground.get("train_samples") or 50_000
-    return {
-        (k, h): arm(
-            scale, f"K = {k}, B x {h}", light=True, workers=k, method="mini-batch", batch=batch * h
-        )
-        for k in (16, 4)
-        for h in LOCAL_STEPS[1:]
-        if k * h * batch <= most
-    }
-
-
-def decreasing(scale: Scale) -> Arm:
-    """H = 10, 5, 2, 1, each for a fifth of the run but the last (Wang and Joshi, 2019)."""
-    epochs = {**scale.ground, **scale.light}["epochs"]
-    return arm(
-        scale,
-        "H falls from 10",
-        light=True,
-        workers=4,
-        method="decreasing",
-        local_steps=(10,),
-        adapt_every=epochs / 5,
-    )
-
-
-def jobs_of_batches(scale: Scale) -> list[TrainJob]:
-    return jobs_of([*huge(scale).values(), decreasing(scale), *grid(scale).values()])
-
-
-def page_of_batches(records: Records) -> Page:
-    scale = records.scale
-    by, larger, falling = grid(scale), huge(scale), decreasing(scale)
-    known = {
-        (row["method"], row["workers"], row["effective_batch"]): row["test_accuracy"]
-        for row in entry("same-batch").values
-    }
-    rows = [
-        Row(("mini-batch" if h == 1 else "local", k, h), one, (known.get(_key(k, h)),))
-        for (k, h), one in by.items()
-    ]
-    rows += [
-        Row((f"mini-batch, B x {h}", k, 1), one, (known.get(("mini-batch", k, 128 * k * h)),))
-        for (k, h), one in larger.items()
-    ]
-    rows = [Row(row.cells, row.arm, tuple(p or "" for p in row.paper)) for row in rows]
-    rows.append(Row(("local, H falls from 10", 4, "10 to 1"), falling, ("",)))
-    claims = [
-        claim(
-            records,
-            f"Local SGD with K = {k}, H = {h} is better than mini-batch SGD with {h} times the "
-            "batch, at as many agreements.",
-            "section 4.1",
-            by[k, h],
-            one,
-        )
-        for (k, h), one in larger.items()
-    ]
-    claims.append(
-        claim(
-            records,
-            "With K = 4 a constant H = 16 is better than an H that falls from 10 (Wang and Joshi, "
-            "2019), with fewer agreements.",
-            "appendix C.5.4",
-            by[4, 16],
-            falling,
-        )
-    )
-    pictures = [
-        boxes(
-            "local",
-            "Test accuracy of local SGD by K, for every H",
-            records,
-            {f"H = {h}": {k: by[k, h] for k in WORKERS if (k, h) in by} for h in LOCAL_STEPS},
-            x_label="K",
-        ),
-        boxes(
-            "same-batch",
-            "Local and mini-batch SGD of equal effective batch, K = 16",
-            records,
-            {
-                "local SGD": {h: by[16, h] for h in LOCAL_STEPS[1:]},
-                "mini-batch SGD": {h: one for (k, h), one in larger.items() if k == 16},
-            },
-            x_label="H, or how many times the batch",
-        ),
-    ]
-    shown = table("By K and H, and at equal effective batches", ("method", "K", "H"), rows, records)
-    return Page([shown], pictures, claims, BATCH_NOTES)
-
-
-def _key(k: int, h: int) -> tuple[str, int, int]:
-    return ("mini-batch" if h == 1 else "local", k, 128 * k * h)
-
-
 def by_batch(scale: Scale) -> dict[int, dict[int, Arm]]:
     """By H, then by K; the global batch grows with K."""
     return {h: {k: cell(scale, k, h) for k in (2, 4, 8, 16, 32)} for h in (1, 2)}
@@ -281,14 +183,7 @@ TARGET_NOTE = (
     "The target is 91.2 % in the paper, 1.8 points below what one worker reaches; here it is as "
     "far below the mean of K = 1 (another network and other data: only ratios compare)."
 )
-BATCH_NOTES = (
-    "A perceptron in place of ResNet-20 at the small scale. Nothing is tuned; the paper tunes the "
-    "rate of mini-batch SGD in each setting.",
-    "H falls as AdaComm's sequence would: halved after every fifth of the run. Wang and Joshi "
-    "trained a ResNet-50, and the paper compares with their printed numbers alone.",
-)
 STUDIES = (
     Study(TIME, lambda scale: jobs_of([*grid(scale).values()]), page_of_time),
-    Study(BATCH, jobs_of_batches, page_of_batches),
     Study(STEPS, jobs_of_steps, page_of_steps),
 )

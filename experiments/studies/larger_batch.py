@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from experiments import tuning
 from experiments.arms import Arm, Row, jobs_of, published, table
 from experiments.studies import nets
-from experiments.studies.nets import NETS, Ground, arms, gap_claims, ground
+from experiments.studies.nets import NETS, TUNED, Ground, arms, gap_claims, ground
 from experiments.study import Page, Records, Scale, Study
 from experiments.training import TrainJob
 
@@ -50,7 +51,7 @@ def _rows(name: str, of: Ground, by: Arms, first: tuple, where: dict) -> Iterato
 
 
 def page_of_nets(records: Records) -> Page:
-    found = by_net(records.scale)
+    found = [(of, tuning.applied(records, by, TUNED)) for of, by in by_net(records.scale)]
     rows = [
         row
         for of, by in found
@@ -66,7 +67,10 @@ def page_of_nets(records: Records) -> Page:
 
 
 def page_of_lengths(records: Records) -> Page:
-    found = by_length(records.scale)
+    found = [
+        (epochs, of, tuning.applied(records, by, TUNED))
+        for epochs, of, by in by_length(records.scale)
+    ]
     rows = [
         row
         for epochs, of, by in found
@@ -98,7 +102,29 @@ def _jobs(groups: list[Arms]) -> list[TrainJob]:
     return jobs_of([one for by in groups for one in by.values()])
 
 
+def _later(records: Records, groups: list[Arms]) -> list[TrainJob]:
+    return tuning.later(records, [by[name] for by in groups for name in TUNED])
+
+
+def _nets(scale: Scale) -> list[Arms]:
+    return [by for _, by in by_net(scale)]
+
+
+def _lengths(scale: Scale) -> list[Arms]:
+    return [by for _, _, by in by_length(scale)]
+
+
 STUDIES = (
-    Study(LARGER, lambda scale: _jobs([by for _, by in by_net(scale)]), page_of_nets),
-    Study(LONGER, lambda scale: _jobs([by for _, _, by in by_length(scale)]), page_of_lengths),
+    Study(
+        LARGER,
+        lambda scale: _jobs(_nets(scale)),
+        page_of_nets,
+        lambda records: _later(records, _nets(records.scale)),
+    ),
+    Study(
+        LONGER,
+        lambda scale: _jobs(_lengths(scale)),
+        page_of_lengths,
+        lambda records: _later(records, _lengths(records.scale)),
+    ),
 )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from experiments import tuning
 from experiments.arms import Arm, Row, arm, claim, jobs_of, published, table
 from experiments.pictures import learning_curves
 from experiments.study import Page, Records, Scale, Study
 
 LABEL = "tab:lstm_lm_ppl"
 STEPS = (8, 16)
+TUNED = ("small", "large")
 GROUNDS: dict[str, dict[str, Any]] = {
     "smoke": {"model": "lstm-1x16", "train_samples": 512, "batch": 2, "words": 60, "made": True},
     "small": {
@@ -44,8 +46,13 @@ def arms(scale: Scale) -> dict[str, Arm]:
     return {name: arm(scale, name, **{**ground, **settings}) for name, settings in wanted.items()}
 
 
+def baselines(scale: Scale) -> list[Arm]:
+    by = arms(scale)
+    return [by[name] for name in TUNED]
+
+
 def page(records: Records) -> Page:
-    by = arms(records.scale)
+    by = tuning.applied(records, arms(records.scale), TUNED)
     rows = [
         Row(
             (method, k, h),
@@ -91,7 +98,8 @@ def page(records: Records) -> Page:
         [*by.values()],
         test="perplexity",
     )
-    return Page(tables=[shown], pictures=[curves], claims=[gap, *claims], notes=NOTES)
+    grids = tuning.pictures(records, baselines(records.scale))
+    return Page(tables=[shown], pictures=[curves, *grids], claims=[gap, *claims], notes=NOTES)
 
 
 NOTES = (
@@ -101,4 +109,9 @@ NOTES = (
     "The paper does not say what its small batch is; ours is one worker's. Each worker reads a "
     "stream of its own and keeps the hidden state.",
 )
-STUDY = Study(LABEL, lambda scale: jobs_of([*arms(scale).values()]), page)
+STUDY = Study(
+    LABEL,
+    lambda scale: jobs_of([*arms(scale).values()]),
+    page,
+    lambda records: tuning.later(records, baselines(records.scale)),
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from experiments import tuning
 from experiments.arms import Arm, Row, arm, claim, jobs_of, published, table
 from experiments.study import Claim, Page, Records, Scale, Study
 from experiments.training import TrainJob
@@ -12,6 +13,7 @@ from experiments.training import TrainJob
 LABEL = "tab:local_sgd_variants_vs_mini_batch_sgd"
 BLOCKS = ((16, 8), (4, 16))
 """K and H of the two halves of the table."""
+TUNED = ("mini-batch", "huge")
 
 
 def arms(scale: Scale, workers: int, local_steps: int) -> dict[str, Arm]:
@@ -36,11 +38,12 @@ def jobs(scale: Scale) -> list[TrainJob]:
     return jobs_of([one for block in BLOCKS for one in arms(scale, *block).values()])
 
 
-def rows(scale: Scale) -> Iterator[Row]:
+def rows(records: Records) -> Iterator[Row]:
     """In the order of the paper."""
+    scale = records.scale
     unit = scale.ground["batch"]
     for workers, local_steps in reversed(BLOCKS):
-        by = arms(scale, workers, local_steps)
+        by = tuning.applied(records, arms(scale, workers, local_steps), TUNED)
         small, large = workers, workers * local_steps
         for name, method, first, second in (
             ("mini-batch", "mini-batch", small, small),
@@ -65,7 +68,7 @@ def rows(scale: Scale) -> Iterator[Row]:
 
 def claims(records: Records) -> Iterator[Claim]:
     for workers, local_steps in BLOCKS:
-        by = arms(records.scale, workers, local_steps)
+        by = tuning.applied(records, arms(records.scale, workers, local_steps), TUNED)
         with_k = f"K = {workers}, H = {local_steps}"
         yield claim(
             records,
@@ -101,17 +104,26 @@ def page(records: Records) -> Page:
     shown = table(
         "Local SGD, post-local SGD and mini-batch SGD by effective batch",
         ("method", "K", "H", "effective batch"),
-        list(rows(records.scale)),
+        list(rows(records)),
         records,
     )
     return Page(
         tables=[shown],
+        pictures=tuning.pictures(records, baselines(records.scale)),
         claims=list(claims(records)),
         notes=[
             "An arrow is the switch at the first decay. The paper tunes the rate of mini-batch "
-            "SGD; here all arms scale it linearly with the global batch and none is tuned.",
+            "SGD; unless tuning was asked for, all arms scale it linearly with the global batch.",
         ],
     )
 
 
-STUDY = Study(LABEL, jobs, page)
+def baselines(scale: Scale) -> list[Arm]:
+    return [arms(scale, *block)[name] for block in BLOCKS for name in TUNED]
+
+
+def later(records: Records) -> list[TrainJob]:
+    return tuning.later(records, baselines(records.scale))
+
+
+STUDY = Study(LABEL, jobs, page, later)

@@ -132,6 +132,8 @@ class ReproduceCommand:
     """smoke takes seconds a name, small minutes on a CPU, paper is the paper's own size."""
     seeds: int | None = None
     """Runs of every arm; the scale's number where not given."""
+    tune: bool = False
+    """Tune the learning rates of the baselines that the paper tunes; always at its own size."""
     shard: str = "1/1"
     """I/N does the I-th of N shares of the work, such as $SLURM_ARRAY_TASK_ID/16."""
     processes: int | None = None

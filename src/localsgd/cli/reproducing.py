@@ -29,6 +29,7 @@ def reproduce(command: ReproduceCommand) -> int:
         show=command.show,
         scale=command.scale,
         seeds=command.seeds,
+        tune=command.tune,
         shard=command.shard,
         processes=command.processes,
         data_dir=command.data_dir,

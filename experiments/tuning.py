@@ -1,0 +1,151 @@
+"""Learning rates as the paper tunes them: a grid around the linearly scaled one that grows.
+
+For K = 16 the paper tries 15, 15.5, 16, 16.5 and 17 times the rate of one worker; for any K those
+are 15/16 to 17/16 of the linearly scaled rate. While the best is at an end, the grid grows there,
+by a step that doubles each time. Tuning runs have a seed of their own, which no result has, and are
+judged by the test metric at the end of training, as in the paper. All are jobs like others: kept,
+shared and spread over processes, so that a grid that was cut off goes on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from experiments.arms import Arm
+from experiments.study import Picture, Records
+from experiments.training import TrainJob
+from localsgd.landscape.figures.style import panels
+from localsgd.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Name = TypeVar("Name")
+FACTORS = (15 / 16, 15.5 / 16, 1.0, 16.5 / 16, 17 / 16)
+STEP = 0.5 / 16
+SEED = 1000
+MOST = 25
+"""Points of a grid, at which it is given up: the best one so far is taken."""
+
+
+def due(known: Mapping[float, float]) -> list[float]:
+    """Factors to try next, from what is known of others (larger is better); none where the best is
+    inside.
+
+    >>> due({}) == list(FACTORS)
+    True
+    >>> due({0.9375: 1, 0.96875: 2, 1.0: 3, 1.03125: 2, 1.0625: 1})
+    []
+    >>> due({0.9375: 1, 0.96875: 2, 1.0: 3, 1.03125: 4, 1.0625: 5})
+    [1.125]
+    """
+    if missing := [factor for factor in FACTORS if factor not in known]:
+        return missing
+    ordered = sorted(known)
+    best = _best(known)
+    if best not in (ordered[0], ordered[-1]) or len(known) >= MOST:
+        return []
+    if best == ordered[-1]:
+        return [best + 2 * (ordered[-1] - ordered[-2])]
+    lower = best - 2 * (ordered[1] - ordered[0])
+    return [lower if lower > 0 else best / 2]
+
+
+def _best(known: Mapping[float, float]) -> float:
+    """Of equal ones that nearest to 1; the lowest one where all have diverged."""
+    if max(known.values()) == float("-inf"):
+        return min(known)
+    return max(known, key=lambda factor: (known[factor], -abs(math.log(factor))))
+
+
+def point(one: Arm, factor: float) -> TrainJob:
+    """The tuning run of an arm at a multiple of its rate."""
+    return replace(one.jobs[0], run=_scaled(one.jobs[0], factor, SEED))
+
+
+def scores(records: Records, one: Arm) -> dict[float, float]:
+    """What is known of an arm's grid, by factor: the larger the better. What diverged is worst."""
+    found: dict[float, float] = {}
+    while True:
+        new = {}
+        for factor in due(found):
+            record = records.of(point(one, factor))
+            if record is not None:
+                new[factor] = _score(record)
+        if not new:
+            return found
+        found |= new
+
+
+def _score(record: Mapping[str, float | None]) -> float:
+    if "test_perplexity" in record:
+        value = record["test_perplexity"]
+        return float("-inf") if value is None else -value
+    value = record["test_accuracy"]
+    return float("-inf") if value is None else value
+
+
+def tuned(records: Records, one: Arm) -> Arm | None:
+    """The arm at the best point of its grid; `None` while that is not known."""
+    known = scores(records, one)
+    if due(known):
+        return None
+    factor = _best(known)
+    jobs = (replace(job, run=_scaled(job, factor, job.run.seed)) for job in one.jobs)
+    return Arm(f"{one.name}, rate x {factor:.4g}", tuple(jobs))
+
+
+def later(records: Records, arms: Iterable[Arm]) -> list[TrainJob]:
+    """What is to be run next: points of grids, and then the arms with the rates that were found.
+    Nothing at a scale that tunes nothing.
+    """
+    if not records.scale.tunes:
+        return []
+    jobs: list[TrainJob] = []
+    for one in arms:
+        known = scores(records, one)
+        jobs += [point(one, factor) for factor in due(known)]
+        best = tuned(records, one)
+        jobs += best.jobs if best else ()
+    return jobs
+
+
+def applied(records: Records, by: Mapping[Name, Arm], names: Iterable[Name]) -> dict[Name, Arm]:
+    """Arms by name, those of `names` with tuned rates where the scale tunes and they are known."""
+    if not records.scale.tunes:
+        return dict(by)
+    best = {name: tuned(records, by[name]) for name in names}
+    return {name: best.get(name) or one for name, one in by.items()}
+
+
+def pictures(records: Records, arms: Iterable[Arm]) -> list[Picture]:
+    """The grids that there are, each as a picture."""
+    if not records.scale.tunes:
+        return []
+    return [_picture(records, index, one) for index, one in enumerate(arms, start=1)]
+
+
+def _picture(records: Records, index: int, one: Arm) -> Picture:
+    def draw() -> Figure:
+        known = scores(records, one)
+        figure, (axes,) = panels()
+        places = sorted(known)
+        axes.plot(places, [known[place] for place in places], "o-", ms=3, lw=1.2)
+        axes.axvline(1.0, color="grey", lw=0.8, ls=":")
+        axes.set(
+            xlabel="learning rate over the linearly scaled one", ylabel="score", title=one.name
+        )
+        return figure
+
+    jobs = [point(one, factor) for factor in scores(records, one)]
+    return Picture(f"rates-{index}", f"The grid of rates of {one.name}", draw, jobs)
+
+
+def _scaled(job: TrainJob, factor: float, seed: int) -> Run:
+    rate = (job.run.lr or 0.0) * factor
+    return msgspec.structs.replace(job.run, lr=float(f"{rate:.6g}"), seed=seed)

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from experiments.engine import Outcome, Place, carry_out, distinct, share
+from experiments.scales import SCALES
+from experiments.store import Store
+from experiments.study import Job
+from localsgd.errors import UserError
+from tests.experiments.jobs import Square
+
+
+def run(jobs: list[Job], folder: Path, processes: int = 1) -> Outcome:
+    store = Store(SCALES["smoke"], folder / "out")
+    console = Console(file=io.StringIO())
+    return carry_out(jobs, store, Place(folder / "scratch"), processes, console)
+
+
+def done(folder: Path) -> list[int]:
+    return sorted(int(line) for line in (folder / "scratch" / "done").read_text().split())
+
+
+@pytest.mark.parametrize("count", [1, 3, 16])
+def test_shares_have_every_job_once(count: int) -> None:
+    jobs: list[Job] = [Square(number) for number in range(10)]
+    shares = [share(jobs, f"{index}/{count}") for index in range(1, count + 1)]
+    together = [job for one in shares for job in one]
+    assert sorted(job.number for job in together) == list(range(10))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "1/0", "/", "1/2/3"])
+def test_a_shard_that_cannot_be_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="write 1/3, 2/3 or 3/3"):
+        share([], text)
+
+
+def test_jobs_that_studies_share_are_one() -> None:
+    jobs = [Square(2), Square(1), Square(2, note="again"), Square(3)]
+    assert distinct(jobs) == [Square(2), Square(1), Square(3)]
+
+
+def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
+    assert run([Square(1), Square(2)], tmp_path).done == 2
+    assert run([Square(1), Square(2), Square(3)], tmp_path).done == 1
+    assert done(tmp_path) == [1, 2, 3]
+
+
+def test_others_go_on_and_each_failure_is_told_once(tmp_path: Path) -> None:
+    wrong = [Square(1, wrong="data"), Square(2, wrong="data"), Square(3, wrong="code")]
+    outcome = run([*wrong, Square(4)], tmp_path)
+    assert outcome.failed == {
+        "1 squared": "no numbers here; count some",
+        "3 squared": "ZeroDivisionError: by zero",
+    }
+    assert done(tmp_path) == [4]
+
+
+def test_interrupted_it_keeps_what_is_finished(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run([Square(1), Square(2, wrong="stop"), Square(3)], tmp_path)
+    assert run([Square(1), Square(2), Square(3)], tmp_path).done == 2
+    assert done(tmp_path) == [1, 2, 3]
+
+
+@pytest.mark.timeout(120)
+def test_several_processes_do_the_same(tmp_path: Path) -> None:
+    """The last job interrupts; what the others finish meanwhile is kept."""
+    jobs: list[Job] = [Square(9, wrong="data"), *(Square(number) for number in range(4))]
+    with pytest.raises(KeyboardInterrupt):
+        run([*jobs, Square(4, wrong="stop")], tmp_path, processes=2)
+    assert done(tmp_path) == list(range(4))
+    store = Store(SCALES["smoke"], tmp_path / "out")
+    assert [store.of(job) for job in jobs] == [
+        None,
+        *({"square": number**2, "seconds": 0.5} for number in range(4)),
+    ]

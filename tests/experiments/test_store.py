@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments import store
+from experiments.scales import SCALES
+from experiments.store import Store
+from localsgd.errors import UserError
+from tests.experiments.jobs import Square
+
+SMOKE = SCALES["smoke"]
+
+
+def test_jobs_of_equal_keys_share_a_record(tmp_path: Path) -> None:
+    kept = Store(SMOKE, tmp_path)
+    assert kept.of(Square(3)) is None
+    kept.add(Square(3), {"square": 9})
+    assert kept.of(Square(3, note="for another study")) == {"square": 9}
+    assert kept.of(Square(4)) is None
+    assert Store(SMOKE, tmp_path).of(Square(3)) == {"square": 9}
+    assert [path.name for path in tmp_path.rglob("*.jsonl")] == ["square-numbers.jsonl"]
+
+
+def test_a_line_cut_short_is_passed_over_and_the_next_one_whole(tmp_path: Path) -> None:
+    Store(SMOKE, tmp_path).add(Square(3), {"square": 9})
+    Store(SMOKE, tmp_path).add(Square(4), {"square": 16})
+    (path,) = tmp_path.rglob("*.jsonl")
+    path.write_bytes(path.read_bytes()[:-10])
+    kept = Store(SMOKE, tmp_path)
+    assert kept.of(Square(3)) is not None
+    assert kept.of(Square(4)) is None
+    kept.add(Square(4), {"square": 16})
+    kept.add(Square(5), {"square": 25})
+    again = Store(SMOKE, tmp_path)
+    assert [again.of(Square(n)) for n in (3, 4, 5)] == [{"square": n**2} for n in (3, 4, 5)]
+
+
+def test_what_another_process_adds_is_seen(tmp_path: Path) -> None:
+    mine, theirs = Store(SMOKE, tmp_path), Store(SMOKE, tmp_path)
+    theirs.add(Square(3), {"square": 9})
+    assert mine.of(Square(3)) is None
+    mine.refresh()
+    assert mine.of(Square(3)) == {"square": 9}
+
+
+def test_records_of_another_version_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Store(SMOKE, tmp_path).add(Square(3), {"square": 9})
+    monkeypatch.setattr(store, "CODE", store.CODE + 1)
+    with pytest.raises(UserError, match=r"square-numbers.jsonl has records of version 1 .* move"):
+        Store(SMOKE, tmp_path)
+
+
+def test_what_is_no_number_is_never_written(tmp_path: Path) -> None:
+    kept = Store(SMOKE, tmp_path)
+    with pytest.raises(ValueError, match="JSON"):
+        kept.add(Square(3), {"square": float("nan")})
+    assert not list(tmp_path.rglob("*.jsonl"))
