@@ -1,6 +1,7 @@
 """Finished jobs, kept as JSON lines by what they depend on, and shared by all studies.
 
-    results/reproduce/SCALE/KIND-TASK.jsonl:  {"key": ..., "code": 1, "by": "0.1.0", "record": ...}
+    results/reproduce/SCALE/KIND-TASK.jsonl:
+        {"key": ..., "code": 1, "by": "0.1.0", "made": {"date": ...}, "record": ...}
 
 Several processes may append to one file. A last line that was cut short is passed over and its job
 done again.
@@ -9,10 +10,15 @@ done again.
 from __future__ import annotations
 
 import json
+import os
+import platform
 import re
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from experiments.study import Job, Record, Scale
 from localsgd.errors import UserError
@@ -39,7 +45,13 @@ class Store:
         self.folder = folder / scale.name
         self._records: dict[str, Record] = {}
         self._read: dict[Path, int] = {}
+        self._made: dict[str, set[str]] = {}
         self.refresh()
+
+    @property
+    def origins(self) -> dict[str, list[str]]:
+        """When, where and with what the records were made, each in order, as far as it is known."""
+        return {name: sorted(values) for name, values in self._made.items()}
 
     def of(self, job: Job) -> Record | None:
         """The record of a job, or of another with the same key; `None` where it is not done."""
@@ -61,7 +73,13 @@ class Store:
     def add(self, job: Job, record: Mapping[str, Any]) -> None:
         """Keeps the record of a job, whole."""
         path = self.folder / f"{shelf(job)}.jsonl"
-        line = {"key": job.key, "code": CODE, "by": __version__, "record": record}
+        line = {
+            "key": job.key,
+            "code": CODE,
+            "by": __version__,
+            "made": _origin(),
+            "record": record,
+        }
         content = json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n"
         self.folder.mkdir(parents=True, exist_ok=True)
         if path.exists() and path.read_bytes()[-1:] not in (b"", b"\n"):
@@ -78,6 +96,8 @@ class Store:
                 "another place with --out"
             )
         self._records.setdefault(canonical(line["key"]), line["record"])
+        for name, value in line.get("made", {}).items():
+            self._made.setdefault(name, set()).add(value)
 
 
 def shelf(job: Job) -> str:
@@ -89,6 +109,17 @@ def shelf(job: Job) -> str:
 def canonical(key: Mapping[str, Any]) -> str:
     """A key as text, alike for equal keys."""
     return json.dumps(key, sort_keys=True, separators=(",", ":"))
+
+
+def _origin() -> dict[str, str]:
+    machine = f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}"
+    if torch.cuda.is_available():
+        machine += f", {torch.cuda.get_device_name()}"
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": machine,
+        "torch": torch.__version__,
+    }
 
 
 def _lines(content: bytes) -> Iterator[dict[str, Any]]:

@@ -18,6 +18,7 @@ from localsgd.cli.options import (
     CompareCommand,
     LandscapeCommand,
     PlanCommand,
+    ReportCommand,
     ReproduceCommand,
     ResumeCommand,
     RunCommand,
@@ -136,6 +137,10 @@ def _call(command: Command) -> int:
         from localsgd.cli import reproducing
 
         return reproducing.reproduce(command)
+    if isinstance(command, ReportCommand):
+        from localsgd.cli import reporting
+
+        return reporting.report(command)
     from localsgd.cli import showing
 
     if isinstance(command, ShowCommand):

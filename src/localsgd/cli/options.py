@@ -147,6 +147,23 @@ class ReproduceCommand:
 
 
 @dataclass(frozen=True)
+class ReportCommand:
+    """Write what came out of all of it as one web page: claims, tables beside the paper's, figures.
+
+    It needs no network, and says of every number which runs are behind it. Runs nothing.
+    """
+
+    scale: Literal["smoke", "small", "paper"] = "small"
+    """Whose records are reported."""
+    out: Path = Path("report.html")
+    """The page."""
+    markdown: Path | None = None
+    """The same as Markdown, with its figures in a folder beside it."""
+    records: Path | None = None
+    """Where records are kept; experiments/results/reproduce where not given."""
+
+
+@dataclass(frozen=True)
 class LandscapeCommand:
     """Measure how flat the loss is around the models of runs that have ended, and between them.
 
@@ -255,6 +272,7 @@ Command = (
     | Annotated[TasksCommand, tyro.conf.subcommand("tasks")]
     | Annotated[PlanCommand, tyro.conf.subcommand("plan")]
     | Annotated[ReproduceCommand, tyro.conf.subcommand("reproduce")]
+    | Annotated[ReportCommand, tyro.conf.subcommand("report")]
 )
 
 

@@ -16,7 +16,7 @@ MODULE = "experiments.reproduce"
 
 def reproduce(command: ReproduceCommand) -> int:
     """Lists the paper's tables and figures, or carries some of them out."""
-    experiments = _experiments()
+    experiments = checkout(MODULE)
     places = {
         name: value
         for name, value in (("out", command.out), ("work", command.work))
@@ -38,14 +38,16 @@ def reproduce(command: ReproduceCommand) -> int:
     return experiments.reproduce(request)
 
 
-def _experiments() -> ModuleType:
-    """The module, from the current folder or the checkout that this library lies in."""
+def checkout(module: str) -> ModuleType:
+    """A module of the experiments, from the current folder or the checkout that this library lies
+    in.
+    """
     for folder in (Path.cwd(), Path(localsgd.__file__).parents[2]):
-        if (folder / MODULE.replace(".", "/")).with_suffix(".py").is_file():
+        if (folder / "experiments" / "registry.py").is_file():
             if str(folder) not in sys.path:
                 sys.path.append(str(folder))
-            return importlib.import_module(MODULE)
+            return importlib.import_module(module)
     raise UserError(
-        "reproduce needs the folder experiments/ of the repository, which is no part of the "
+        "this command needs the folder experiments/ of the repository, which is no part of the "
         "installed package; call it in a checkout"
     )

@@ -1,0 +1,45 @@
+"""The report: everything that the studies have to say at a scale, as one HTML page or as Markdown.
+
+- `content`: studies, pages and runs behind them, in the paper's order.
+- `markup`: HTML in which nothing is left unescaped; `pieces`, `runs`: parts of the page; `page`: it.
+- `images`: figures as data; `sparkline`: curves of runs in the height of a line.
+- `markdown`: the same for `docs/`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from experiments.report import markdown, page
+from experiments.report.content import Content
+from experiments.scales import scale_of
+from experiments.store import RESULTS, Store
+from experiments.study import ScaleName
+from localsgd.errors import UserError
+
+
+def write(
+    scale: ScaleName, out: Path, *, text: Path | None = None, records: Path = RESULTS
+) -> Content:
+    """Writes the page, and the Markdown with its figures where wanted; what it is made of.
+
+    Args:
+        scale: whose records are reported.
+        out: the HTML page.
+        text: the Markdown page; its figures go into a folder beside it.
+        records: where records are kept.
+
+    Raises:
+        UserError: a place cannot be written.
+    """
+    content = Content.of(Store(scale_of(scale), records))
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(page.page(content), encoding="utf-8")
+        if text is not None:
+            markdown.write(content, text)
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or out} cannot be written: {error.strerror}; name another place"
+        ) from None
+    return content

@@ -1,0 +1,149 @@
+"""What a report is made of: the paper's entries with their studies' pages, and the runs behind."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, get_args
+
+from experiments.engine import distinct
+from experiments.registry import Entry, entries
+from experiments.store import Store, canonical
+from experiments.studies import studies
+from experiments.study import Claim, Job, Page, Record, Records, State
+
+STATES: tuple[State, ...] = get_args(State)
+
+
+@dataclass(frozen=True)
+class Section:
+    """One label of the paper.
+
+    Args:
+        entry: what the paper has.
+        page: what is read off the records; `None` where no study reproduces it.
+        jobs: all the work of it.
+        done: how much of that has been carried out.
+    """
+
+    entry: Entry
+    page: Page | None
+    jobs: Sequence[Job] = ()
+    done: int = 0
+
+    @property
+    def progress(self) -> str:
+        """In words."""
+        if self.page is None:
+            return "nothing here reproduces it yet"
+        if not self.jobs:
+            return "counted or modelled, nothing is run"
+        return f"{self.done} of {len(self.jobs)} runs done"
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Runs that differ in their seed alone.
+
+    Args:
+        anchor: its place in the page.
+        title: for people.
+        settings: what tells it from others.
+        runs: records by seed; `None` where a run is not done.
+    """
+
+    anchor: str
+    title: str
+    settings: Mapping[str, Any]
+    runs: Mapping[int, Record | None]
+
+    @property
+    def done(self) -> list[Record]:
+        return [record for record in self.runs.values() if record is not None]
+
+
+@dataclass(frozen=True)
+class Content:
+    """All of it.
+
+    Args:
+        scale: the name of the scale.
+        sections: in the paper's order.
+        configurations: by anchor.
+        origins: where and when records were made, as far as they say so.
+    """
+
+    scale: str
+    sections: Sequence[Section]
+    configurations: Mapping[str, Configuration]
+    origins: Mapping[str, Sequence[str]]
+
+    @staticmethod
+    def of(store: Store) -> Content:
+        """Everything there is in a store."""
+        sections = [section(one, store) for one in entries().values()]
+        jobs = distinct(job for one in sections for job in all_jobs(one))
+        return Content(store.scale.name, sections, configurations(jobs, store), store.origins)
+
+    @cached_property
+    def claims(self) -> list[tuple[Entry, Claim]]:
+        pages = ((one.entry, one.page) for one in self.sections)
+        return [(entry, claim) for entry, page in pages if page for claim in page.claims]
+
+    @property
+    def counts(self) -> dict[State, int]:
+        """How many claims are in each state."""
+        counted = Counter(claim.state for _, claim in self.claims)
+        return {state: counted[state] for state in STATES}
+
+    @property
+    def runs(self) -> tuple[int, int]:
+        """How many are done, of how many."""
+        kept = [record for one in self.configurations.values() for record in one.runs.values()]
+        return sum(record is not None for record in kept), len(kept)
+
+
+def section(entry: Entry, store: Store) -> Section:
+    """An entry with what its study says of the records."""
+    study = studies().get(entry.label)
+    if study is None:
+        return Section(entry, None)
+    jobs = distinct([*study.jobs(store.scale), *study.later(store)])
+    done = sum(store.of(job) is not None for job in jobs)
+    return Section(entry, study.page(store), jobs, done)
+
+
+def all_jobs(section: Section) -> Iterable[Job]:
+    """Those of the study, and any others that its page refers to."""
+    yield from section.jobs
+    page = section.page or Page()
+    for table in page.tables:
+        for row in table.jobs:
+            yield from row
+    for one in (*page.pictures, *page.claims):
+        yield from one.jobs
+
+
+def configurations(jobs: Iterable[Job], records: Records) -> dict[str, Configuration]:
+    """Jobs joined where their keys differ in the seed alone."""
+    found: dict[str, Configuration] = {}
+    for job in jobs:
+        anchor = anchor_of(job)
+        runs = dict(found[anchor].runs) if anchor in found else {}
+        runs[job.key.get("seed", 0)] = records.of(job)
+        title = re.sub(r", seed \d+$", "", job.title)
+        found[anchor] = Configuration(anchor, title, _settings(job), runs)
+    return found
+
+
+def anchor_of(job: Job) -> str:
+    """Of the configuration that a job belongs to."""
+    return "runs-" + hashlib.sha256(canonical(_settings(job)).encode()).hexdigest()[:10]
+
+
+def _settings(job: Job) -> dict[str, Any]:
+    return {name: value for name, value in job.key.items() if name != "seed"}

@@ -1,0 +1,24 @@
+"""`report`: handed to the experiments of a checkout, like `reproduce`."""
+
+from __future__ import annotations
+
+import sys
+
+from localsgd.cli.options import ReportCommand
+from localsgd.cli.reproducing import checkout
+
+MODULE = "experiments.report"
+
+
+def report(command: ReportCommand) -> int:
+    """Writes the page, and says what is in it."""
+    options = {} if command.records is None else {"records": command.records}
+    content = checkout(MODULE).write(
+        command.scale, command.out, text=command.markdown, **options
+    )
+    done, all_ = content.runs
+    counted = ", ".join(f"{count} {state}" for state, count in content.counts.items())
+    sys.stdout.write(
+        f"{command.out}: {len(content.claims)} claims ({counted}), {done} of {all_} runs\n"
+    )
+    return 0
