@@ -9,7 +9,8 @@ Shapes: G groups in all · M members of each · n, c scalars.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from unittest import mock
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from localsgd.collective import (
     Pending,
     ProcessGroup,
     Sliced,
+    process_group,
 )
 from localsgd.collective.metered import Entry
 from tests.distributed.harness import run
@@ -54,6 +56,8 @@ class Kind:
     members: int
     seat: Callable[..., Seat]
     arguments: tuple[object, ...] = ()
+    direct: bool = False
+    """Whether small tensors are gathered as large ones are."""
 
     def build(self) -> Seat:
         return self.seat(*self.arguments)
@@ -127,6 +131,11 @@ BARE = [
 KINDS = [
     *BARE,
     *(
+        replace(kind, name=f"{kind.name} directly", direct=True)
+        for kind in BARE
+        if kind.processes == 4
+    ),
+    *(
         Kind(f"metered {kind.name}", kind.processes, kind.groups, kind.members, metered, (kind,))
         for kind in BARE
     ),
@@ -148,7 +157,8 @@ def everywhere(kind: Kind, check: Callable[[Kind, Seat], None]) -> None:
 
 
 def _check(kind: Kind, check: Callable[[Kind, Seat], None]) -> None:
-    check(kind, kind.build())
+    with mock.patch.object(process_group, "DIRECT", 0 if kind.direct else process_group.DIRECT):
+        check(kind, kind.build())
 
 
 def whole(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:

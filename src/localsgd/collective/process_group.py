@@ -6,7 +6,7 @@ afterwards is exact where a division for each stage is not.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,13 +22,40 @@ _all_gather: Callable[..., dist.Work | None] = (
 )
 
 
+DIRECT = 1 << 16
+"""Bytes from which on gloo's own gather, through memory of its own and by K - 1 rounds, takes about
+three times as long as sending straight to where it is wanted.
+"""
+
+
 def _started(work: dist.Work | None, result: Tensor) -> Pending[Tensor]:
+    return _all_started([] if work is None else [work], result)
+
+
+def _all_started(works: Sequence[dist.Work], result: Tensor) -> Pending[Tensor]:
     def finish() -> Tensor:
-        if work is not None:
+        for work in works:
             work.wait()
         return result
 
     return Pending(finish)
+
+
+def _gather(x: Tensor, out: Tensor, group: dist.ProcessGroup) -> list[dist.Work]:
+    """Starts: out [P, c] <- `x [c]` of each of the P processes, in rank order."""
+    if x.device.type != "cpu" or x.nbytes < DIRECT:
+        work = _all_gather(out.view(-1), x, group=group, async_op=True)
+        return [] if work is None else [work]
+    rank, processes = group.rank(), group.size()
+    out[rank] = x
+    works = []
+    for distance in range(1, processes):  # All at once, and no two to the same process.
+        to, source = (rank + distance) % processes, (rank - distance) % processes
+        works += [
+            dist.isend(x, group=group, group_dst=to),
+            dist.irecv(out[source], group=group, group_src=source),
+        ]
+    return [work for work in works if work is not None]
 
 
 @dataclass(frozen=True)
@@ -58,10 +85,8 @@ class ProcessGroup:
 
     def gather(self, x: Tensor) -> Pending[Tensor]:
         gathered = x.new_empty((1, self.members, x.shape[-1]))
-        work = _all_gather(
-            gathered.view(-1), x.contiguous().view(-1), group=self.group, async_op=True
-        )
-        return _started(work, gathered)
+        mine = x.contiguous().view(-1)
+        return _all_started(_gather(mine, gathered.view(self.processes, -1), self.group), gathered)
 
     def exchange(self, x: Tensor) -> Pending[Tensor]:
         sources, c = x.shape[1], x.shape[-1]
@@ -113,10 +138,8 @@ class Sliced:
 
         def finish() -> Tensor:
             total = x[:, 0]
-            gathered = _all_gather(
-                total.view(-1), pending.wait().reshape(-1), group=self.inside.group, async_op=True
-            )
-            return _started(gathered, total).wait()
+            mine, slices = pending.wait().reshape(-1), total.view(self.inside.processes, -1)
+            return _all_started(_gather(mine, slices, self.inside.group), total).wait()
 
         return Pending(finish)
 
