@@ -16,8 +16,9 @@ from localsgd.collective import Ledger
 from localsgd.collective.metered import Metered, Waiting
 from localsgd.errors import UserError
 from localsgd.growth import growing
-from localsgd.level import Agreeing
+from localsgd.level import Agreeing, Level
 from localsgd.losses import loss_of, losses_of
+from localsgd.overlap import Overlapped, overlapped
 from localsgd.plan import Plan
 from localsgd.run import Run
 from localsgd.schedule import Position, Progress
@@ -75,7 +76,7 @@ class Assembly:
     placement: Placement
     workers: Workers
     levels: list[AnyLevel]
-    gradients: list[AnyLevel]
+    gradients: list[AnyLevel | Overlapped]
     order: Order | Streams
     ledger: Ledger
     position: Position
@@ -187,7 +188,11 @@ def assemble(
     ledger = Ledger.of(count)
     build = partial(build_levels, placement, ledger=ledger, waiting=waiting)
     means = [mean_of(run) for _ in range(count)]
-    gradients = build(workers.grads, reducers=means) if _averages_gradients(run, plan) else []
+    gradients: list[AnyLevel | Overlapped] = []
+    if _averages_gradients(run, plan):
+        gradients = [*build(workers.grads, reducers=means)]
+        if _overlaps(run, plan, placement, workers):
+            gradients[0] = _in_slices(gradients[0], workers, plan)
     levels = build(
         workers.params,
         reducers=[*means[:-1], reducer_of(run, workers.layout)],
@@ -219,6 +224,21 @@ def _unheard(row: int, loss: Tensor) -> None:
 
 def _averages_gradients(run: Run, plan: Plan) -> bool:
     return run.agree_on != "models" and plan.exact
+
+
+def _overlaps(run: Run, plan: Plan, placement: Placement, workers: Workers) -> bool:
+    """Whether gradients can agree while backward runs: they cross processes, and nothing changes
+    them after it.
+    """
+    innermost = placement.places[0]
+    crosses = innermost.hosted < innermost.collective.members and not plan.topology.unequal
+    return crosses and not (workers.transforms or run.batched or plan.method.grows_batch)
+
+
+def _in_slices(level: AnyLevel | Overlapped, workers: Workers, plan: Plan) -> AnyLevel | Overlapped:
+    assert isinstance(level, Level)
+    multiple = row_multiple(plan.topology.workers)
+    return overlapped(level, workers.models[-1], workers.layout, multiple)
 
 
 def _order(run: Run, plan: Plan, task: Task) -> Order | Streams:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from localsgd.level import Agreeing, agree_and_share, settle
+from localsgd.overlap import expect
 from localsgd.schedule import Position, Progress, Schedule
 
 
@@ -74,6 +75,7 @@ def train(
         shared = shared if gradients else 0
         _begin_rounds(levels, position, learning_rate(workers.step))
         for _ in range(min(local_steps, steps - workers.step)):
+            expect(gradients[:shared])
             workers.backward()
             agree_and_share(gradients[:shared])
             workers.apply(learning_rate(workers.step))

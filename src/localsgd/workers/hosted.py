@@ -88,7 +88,7 @@ class Workers:
         self.taken = [0] * len(self.ids)
         self.accumulated = 0
         self.accumulated_rate = 0.0
-        self._transforms = tuple(transforms)
+        self.transforms = tuple(transforms)
         self._active = active
         self._heard = heard
         self._stepping = [True] * len(self.ids)
@@ -169,9 +169,9 @@ class Workers:
         self.loss_sums[row] += loss
         self.loss_counts[row] += 1
         self._heard(row, loss)
-        for transform in self._transforms:
+        for transform in self.transforms:
             transform(self.grads[row], self.ids[row], self.step)
-        if self._transforms:
+        if self.transforms:
             self.layout.clear_padding(self.grads[row])
 
     def apply(self, learning_rate: float) -> None:
