@@ -79,11 +79,21 @@ class SignCodec:
         return self._scale_bytes + -(-self.fragments.length // BITS)
 
     def encode(self, x: Tensor, payload: Tensor, draw: torch.Generator | None = None) -> None:
+        self._encode(x, None, payload)
+
+    def keep(self, x: Tensor, error: Tensor, payload: Tensor) -> None:
+        self._encode(error, x, payload)
+        self.add(payload, error, -1.0)
+
+    def _encode(self, x: Tensor, more: Tensor | None, payload: Tensor) -> None:
+        """Of x [n], to which `more` is added first, while it is at hand."""
         sums = torch.empty(len(self._blocks), dtype=torch.float64)
         scratch = torch.empty(self._room, dtype=self._dtype, device=x.device)
         bits = payload[self._scale_bytes :]
         for run in self._runs:
             part = x[run.start : run.stop]
+            if more is not None:
+                part += more[run.start : run.stop]
             signs = bits[run.bytes]
             pack_signs(part, signs)
             if len(run.blocks) > 1:
