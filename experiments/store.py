@@ -1,7 +1,7 @@
 """Finished jobs, kept as JSON lines by what they depend on, and shared by all studies.
 
     results/reproduce/SCALE/KIND-TASK.jsonl:
-        {"key": ..., "code": 1, "by": "0.1.0", "made": {"date": ...}, "record": ...}
+        {"key": ..., "code": 1, "by": "0.1.0+COMMIT", "made": {"date": ...}, "record": ...}
 
 Several processes may append to one file. A last line that was cut short is passed over and its job
 done again.
@@ -13,8 +13,10 @@ import json
 import os
 import platform
 import re
+import subprocess
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +78,7 @@ class Store:
         line = {
             "key": job.key,
             "code": CODE,
-            "by": __version__,
+            "by": source(),
             "made": _origin(),
             "record": record,
         }
@@ -98,6 +100,17 @@ class Store:
         self._records.setdefault(canonical(line["key"]), line["record"])
         for name, value in line.get("made", {}).items():
             self._made.setdefault(name, set()).add(value)
+
+
+@cache
+def source() -> str:
+    """The version of the package, with the commit that is checked out where there is one."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=10", "HEAD"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return __version__
+    return f"{__version__}+{found.stdout.strip()}"
 
 
 def shelf(job: Job) -> str:

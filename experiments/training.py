@@ -25,7 +25,7 @@ from localsgd.errors import UserError
 from localsgd.evaluate import agreed_model
 from localsgd.execute import Execution
 from localsgd.metric import metric_of
-from localsgd.run import Run
+from localsgd.run import Run, to_json
 from localsgd.tasks.task import Task
 
 FITTED = 5000
@@ -70,7 +70,7 @@ class TrainJob:
     def carry_out(self, place: Workplace) -> Record:
         task = self._data(place)
         run = self.run.completed(task.card)
-        name = hashlib.sha256(canonical(self.key).encode()).hexdigest()[:16]
+        name = hashlib.sha256(canonical(self.key).encode() + to_json(run)).hexdigest()[:16]
         folder = place.scratch / "runs" / name
         execution = trunk.opened(run, task, folder, trunk.Quiet())
         if execution.assembly.workers.step == 0:

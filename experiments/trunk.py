@@ -24,6 +24,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from localsgd import tasks
 from localsgd.assemble import Assembly
 from localsgd.collective.metered import Entry
 from localsgd.execute import Execution, evaluation_steps, prepare
@@ -116,7 +117,7 @@ def plain(run: Run) -> Run:
 
 def _trained(run: Run, task: Task, steps: list[int], folder: Path) -> Path:
     """The file of the trunk at the last of `steps`, made where it is missing."""
-    path = folder / f"{_digest(run)}-{steps[-1]:08d}.pt"
+    path = folder / f"{_digest(run, task)}-{steps[-1]:08d}.pt"
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(path.with_suffix(".lock")):
         if not path.exists():
@@ -200,8 +201,11 @@ def _whole(value: Any) -> Any:
     return {key: _whole(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-def _digest(run: Run) -> str:
-    return hashlib.sha256(to_json(run) + __version__.encode()).hexdigest()[:16]
+def _digest(run: Run, task: Task) -> str:
+    """Of the run, and of how much data there is where that is not known beforehand."""
+    usual = run.train_samples or tasks.card(run.task).train_size
+    size = "" if task.train_size == usual else f"-{task.train_size}-{task.classes}"
+    return hashlib.sha256(to_json(run) + f"{__version__}{size}".encode()).hexdigest()[:16]
 
 
 @contextmanager

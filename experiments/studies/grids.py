@@ -77,7 +77,16 @@ def page_of_time(records: Records) -> Page:
     for (k, h), one in by.items():
         over_one, over_plain = speedups(records, one, base), speedups(records, one, by[k, 1])
         reached = f"{len(times(records, one))} of {len(found(records, one))}"
-        rows.append([k, h, reached, _mean(over_one), _mean(over_plain), known.get((k, h), "")])
+        rows.append(
+            [
+                k,
+                h,
+                reached,
+                _mean(over_one, records, one),
+                _mean(over_plain, records, one),
+                known.get((k, h), ""),
+            ]
+        )
     heading = "the target" if goal is None else f"{100 * goal:.2f} %"
     shown = Table(
         f"Speed-up in the modelled time to {heading}",
@@ -131,7 +140,7 @@ def page_of_steps(records: Records) -> Page:
     by, goal = by_batch(records.scale), target(records)
     batch = records.scale.ground["batch"]
     rows = [
-        [k, k * batch, h, f"{len(kept)} of {len(found(records, one))}", _mean(kept)]
+        [k, k * batch, h, f"{len(kept)} of {len(found(records, one))}", _mean(kept, records, one)]
         for h, group in by.items()
         for k, one in group.items()
         for kept in [list(steps(records, one).values())]
@@ -175,8 +184,11 @@ def jobs_of_steps(scale: Scale) -> list[TrainJob]:
     return jobs_of([*arms, cell(scale, 1, 1)])
 
 
-def _mean(kept: list[float]) -> str | None:
-    return f"{sum(kept) / len(kept):.4g}" if kept else None
+def _mean(kept: list[float], records: Records, one: Arm) -> str | None:
+    """A dash where no run has reached the target, `None` where none is done."""
+    if not kept:
+        return "–" if found(records, one) else None
+    return f"{sum(kept) / len(kept):.4g}"
 
 
 TARGET_NOTE = (

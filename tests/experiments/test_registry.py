@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from experiments import registry
-from experiments.registry import entries, entry
 from experiments.listing import cost, overview
+from experiments.registry import entries, entry
 from experiments.reproduce import Request, reproduce
 from experiments.scales import SCALES
 from experiments.studies import studies

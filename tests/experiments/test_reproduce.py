@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
 from experiments import studies
+from experiments.costs import planned
 from experiments.engine import Place, distinct
 from experiments.registry import entries, entry
 from experiments.reproduce import Request, reproduce
@@ -19,6 +21,8 @@ from experiments.scales import SCALES
 from experiments.store import Store
 from experiments.study import Page, Record
 from experiments.training import TrainJob
+from localsgd import tasks
+from localsgd.errors import UserError
 from localsgd.run import Run
 from localsgd.tasks import imagenet
 from localsgd.units import size
@@ -91,13 +95,21 @@ def test_done_once_it_takes_no_time(said: str, folder: Path) -> None:
     assert "smoke: 10 jobs, 10 done" in console.export_text()
 
 
-@pytest.mark.parametrize("label", entries())
-def test_jobs_at_every_scale_are_runs_that_can_be(label: str) -> None:
-    """Completed against their task, which refuses what cannot be trained."""
-    from experiments.costs import planned
+def test_every_label_has_a_study() -> None:
+    assert list(studies.studies()) == list(entries())
 
+
+@pytest.mark.parametrize("label", studies.studies())
+def test_before_anything_is_done_there_is_a_page(label: str, tmp_path: Path) -> None:
+    """Its claims decide nothing, its pictures can be drawn, and the jobs are runs that can be."""
     study = studies.studies()[label]
     for scale in SCALES.values():
+        page = study.page(Store(scale, tmp_path))
+        for claim in page.claims:
+            if claim.jobs:
+                assert claim.state == "not decidable at this scale", claim.sentence
+        for picture in page.pictures if scale.name == "smoke" else ():
+            picture.draw()
         for job in study.jobs(scale):
             assert job.title
             if isinstance(job, TrainJob):
@@ -151,8 +163,6 @@ def test_a_table_shows_what_was_counted(store: Store) -> None:
 def test_missing_data_is_told_and_others_go_on(
     folder: Path, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from localsgd import tasks
-    from localsgd.errors import UserError
 
     def missing(*_: Any) -> Any:
         raise UserError("no data here; put it there")
@@ -168,8 +178,6 @@ def test_missing_data_is_told_and_others_go_on(
 
 def test_a_folder_of_images_is_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole path of the ImageNet rows, a ResNet-18 of four channels, on 16 small pictures."""
-    import torch
-
     for part, count in (("train", 8), ("val", 2)):
         for label in ("cat", "dog"):
             place = tmp_path / "imagenet" / part / label
