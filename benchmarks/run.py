@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 
-BENCHMARKS = ("step", "sync", "hosting", "memory")
+BENCHMARKS = ("step", "sync", "hosting", "memory", "best")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,9 +31,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _main_of(name: str) -> Callable[[float], bool]:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is there
-    from benchmarks import hosting, memory, step, sync
+    from benchmarks import best, hosting, memory, step, sync
 
-    modules = {"step": step, "sync": sync, "hosting": hosting, "memory": memory}
+    modules = {"step": step, "sync": sync, "hosting": hosting, "memory": memory, "best": best}
     return modules[name].main
 
 

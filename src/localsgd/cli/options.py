@@ -23,8 +23,9 @@ Settings = Annotated[Run, arg(name="")]
 class Hosting:
     """Where the workers live and how the run is kept alive; no result depends on it."""
 
-    processes: int | None = None
-    """Processes to start on this machine; one where not given, and none under torchrun or srun."""
+    processes: int | Literal["auto"] | None = None
+    """Processes to start on this machine; one where not given, and none under torchrun or srun.
+    auto measures a step and takes what is quickest."""
     data_dir: Path | None = None
     """Where the data lies; LOCALSGD_DATA, else the user's cache, where not given."""
     checkpoint_every: int = 1
@@ -43,7 +44,7 @@ class Hosting:
         """Refuses numbers that cannot be."""
         for name, least in (("processes", 1), ("checkpoint_every", 1)):
             value = getattr(self, name)
-            if value is not None and value < least:
+            if isinstance(value, int) and value < least:
                 raise UserError(f"--{name.replace('_', '-')} {value} cannot be; give 1 or more")
         for name in ("heartbeat_seconds", "timeout_minutes"):
             value = getattr(self, name)
@@ -63,6 +64,8 @@ class RunCommand:
     hosting: Annotated[Hosting, arg(name="")] = field(default_factory=Hosting)
     config: Path | None = None
     """A run as JSON, such as the run.json of another; settings beside it go on top."""
+    quickest: bool = False
+    """Measure channels_last and bfloat16 before it starts, and take what is faster here."""
     out: Path | None = None
     """The new folder; runs/TASK-METHOD-TIME where not given."""
 

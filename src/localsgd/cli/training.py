@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -53,13 +53,16 @@ def run(command: RunCommand) -> int:
     completed = complete(command.run, command.hosting)
     out = command.out or Path("runs") / f"{completed.task}-{completed.method}-{_now()}"
     Folder.check_new(out)  # by all: a process that waits for one that has left waits for long
+    if command.quickest:
+        completed = _quickest(completed, command.hosting)
+    hosting = _settled(command.hosting, [completed])
 
     def arguments(config: Path) -> list[str]:
         return ["run", f"--config={config}", f"--out={out}"]
 
-    if starts_processes(command.hosting):
-        return _start(command.hosting, completed, arguments, f"localsgd resume {out}")
-    with _here(completed, command.hosting) as host:
+    if starts_processes(hosting):
+        return _start(hosting, completed, arguments, f"localsgd resume {out}")
+    with _here(completed, hosting) as host:
         host.train(completed, _same_on_all(out, command.out is None), resuming=False)
     return 0
 
@@ -71,10 +74,13 @@ def resume(command: ResumeCommand) -> int:
     wanted = folder.run
     if folder.summary() is not None:
         raise UserError(f"{command.folder} has ended; see `localsgd show {command.folder}`")
-    if starts_processes(command.hosting):
+    hosting = command.hosting
+    if hosting.processes == "auto":  # as many as it had, for the same bits
+        hosting = replace(hosting, processes=folder.environment().get("processes", 1))
+    if starts_processes(hosting):
         again = f"localsgd resume {command.folder}"
-        return _start(command.hosting, wanted, lambda _: ["resume", str(command.folder)], again)
-    with _here(wanted, command.hosting) as host:
+        return _start(hosting, wanted, lambda _: ["resume", str(command.folder)], again)
+    with _here(wanted, hosting) as host:
         host.train(wanted, command.folder, resuming=True)
     return 0
 
@@ -84,16 +90,17 @@ def compare(command: CompareCommand) -> int:
     command.hosting.check()
     runs = compared(command)
     _check_comparison(command.out, runs)
-    if starts_processes(command.hosting):
+    hosting = _settled(command.hosting, list(runs.values()))
+    if starts_processes(hosting):
 
         def arguments(config: Path) -> list[str]:
             names = ["--methods", *command.methods]
             seeds = ["--seeds", *map(str, command.seeds)] if command.seeds else []
             return ["compare", f"--config={config}", f"--out={command.out}", *names, *seeds]
 
-        status = _start(command.hosting, command.run, arguments, "the same command")
+        status = _start(hosting, command.run, arguments, "the same command")
     else:
-        with _here(next(iter(runs.values())), command.hosting) as host:
+        with _here(next(iter(runs.values())), hosting) as host:
             for name, wanted in runs.items():
                 host.train_unless_ended(wanted, command.out / name, title=name)
         status = 0
@@ -137,11 +144,40 @@ def starts_processes(hosting: Hosting) -> bool:
     """Whether this process only starts others."""
     if hosting.processes is None:
         return False
+    _check_alone("processes")
+    return hosting.processes != 1
+
+
+def _check_alone(option: str) -> None:
     if find_world().size > 1:
         raise UserError(
-            "--processes is for a command on its own; torchrun and srun start their own"
+            f"--{option} is for a command on its own; torchrun and srun start their own processes"
         )
-    return hosting.processes > 1
+
+
+def _settled(hosting: Hosting, runs: Sequence[Run]) -> Hosting:
+    """`hosting` with a number in place of auto, which it says."""
+    if hosting.processes != "auto":
+        return hosting
+    _check_alone("processes auto")
+    from localsgd.cli.hosting import choose_processes
+
+    choice = choose_processes(runs, _task(runs[0], hosting))
+    Console(quiet=hosting.quiet).print(str(choice))
+    return replace(hosting, processes=choice.processes)
+
+
+def _quickest(wanted: Run, hosting: Hosting) -> Run:
+    _check_alone("quickest")
+    from localsgd.cli.hosting import quickest
+
+    return quickest(wanted, _task(wanted, hosting), Console(quiet=hosting.quiet))
+
+
+def _task(wanted: Run, hosting: Hosting, local_rank: int = 0) -> Task:
+    """The run's data, on this process's device."""
+    task = tasks.load(wanted.task, hosting.data_dir, device=pick_device(wanted.device, local_rank))
+    return task if wanted.train_samples is None else task.subset(wanted.train_samples)
 
 
 def _start(
@@ -151,7 +187,8 @@ def _start(
         config = Path(folder) / "run.json"
         config.write_bytes(to_json(wanted))
         command = [*arguments(config), *hosting_arguments(hosting)]
-        status = launch(command, hosting.processes or 1)
+        assert isinstance(hosting.processes, int), "auto is settled"
+        status = launch(command, hosting.processes)
     if status > 128:
         say_last_words(f"localsgd: interrupted; go on with: {again}")
     return status
@@ -246,11 +283,7 @@ def _here(wanted: Run, hosting: Hosting) -> Generator[Host]:
         joined(device.type, timeout_seconds=60 * hosting.timeout_minutes) as world,
         Heartbeat(world, hosting.heartbeat_seconds) as heartbeat,
     ):
-        task = tasks.load(
-            wanted.task, hosting.data_dir, device=pick_device(wanted.device, world.local_rank)
-        )
-        if wanted.train_samples is not None:
-            task = task.subset(wanted.train_samples)
+        task = _task(wanted, hosting, world.local_rank)
         yield Host(world, hosting, heartbeat, task, Console())
 
 

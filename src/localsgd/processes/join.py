@@ -82,10 +82,11 @@ def _take_threads(world: World) -> None:
     if world.bound and granted.isdecimal():
         torch.set_num_threads(max(1, int(granted)))
     else:
-        torch.set_num_threads(threads_of(world, _cores()))
+        torch.set_num_threads(threads_of(world, cores()))
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
