@@ -9,11 +9,10 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from experiments.claims import paired
 from experiments.family.design import ARMS, TABLE_OF_MOMENTA
 from experiments.family.runner import Kept
 
-T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
-"""Quantile of Student's t for a 95 % interval, by degrees of freedom."""
 REFERENCE = "mini-batch SGD"
 
 
@@ -41,10 +40,8 @@ class Line:
     @property
     def half_width(self) -> float:
         """Of the 95 % interval of the mean paired difference (Student's t)."""
-        n = len(self.against)
-        if n < 2:
-            return math.nan
-        return T_975[min(n - 1, max(T_975))] * stdev(self.against) / math.sqrt(n)
+        interval = paired(self.against)
+        return interval.high - interval.mean
 
 
 def lines(rows: Sequence[dict[str, Any]], arms: Iterable[str]) -> list[Line]:

@@ -10,33 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from scipy import stats
 
+from experiments.claims import Interval, paired
 from experiments.landscape.design import LOCAL_STEPS, MANY, NEAR
 from experiments.landscape.measures import MINI_BATCH, POST_LOCAL, SCRATCH, SMALL
 
 Records = list[dict[str, Any]]
 Value = Callable[[Records], float]
 """A number of one seed's records."""
-CONFIDENCE = 0.95
-
-
-@dataclass(frozen=True)
-class Interval:
-    """The mean of paired differences [s], its deviation over seeds and its t-interval."""
-
-    mean: float
-    deviation: float
-    low: float
-    high: float
-    seeds: int
-
-    @staticmethod
-    def of(differences: np.ndarray) -> Interval:
-        count = len(differences)
-        mean, deviation = float(np.mean(differences)), float(np.std(differences, ddof=1))
-        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)) * deviation / count**0.5
-        return Interval(mean, deviation, mean - half, mean + half, count)
 
 
 @dataclass(frozen=True)
@@ -58,7 +39,7 @@ class Claim:
     unit: Literal["ratio", "points", "loss"] = "ratio"
 
     def judge(self, by_seed: list[Records]) -> tuple[Interval, str]:
-        found = Interval.of(np.array([self.value(records) for records in by_seed]))
+        found = paired([self.value(records) for records in by_seed])
         if found.low * self.sign > 0 and found.high * self.sign > 0:
             return found, "holds"
         if found.low * self.sign < 0 and found.high * self.sign < 0:

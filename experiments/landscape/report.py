@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from experiments.claims import Interval
 from experiments.landscape import design
 from experiments.landscape.claims import (
     Claim,
-    Interval,
     Records,
     all_claims,
     by_seed,

@@ -34,7 +34,7 @@ def study(setting: Setting, task: Task, path: Path, say: Say, seeds: int | None 
     done = {record["seed"] for record in kept}
     for seed in range(setting.seeds)[:seeds]:
         if seed not in done:
-            new = [{"seed": seed, **_rounded(r)} for r in one_seed(setting, task, seed, say)]
+            new = [{"seed": seed, **rounded(r)} for r in one_seed(setting, task, seed, say)]
             with path.open("a") as file:
                 file.write("".join(json.dumps(r, separators=(",", ":")) + "\n" for r in new))
             kept += new
@@ -110,11 +110,12 @@ def _compact(record: dict[str, Any]) -> dict[str, Any]:
     return {**record, **means}
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+    """A record with as many digits as are kept."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, dict):
-        return {key: _rounded(part) for key, part in value.items()}
+        return {key: rounded(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(part) for part in value]
+        return [rounded(part) for part in value]
     return value

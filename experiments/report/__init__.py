@@ -1,7 +1,8 @@
 """The report: everything that the studies have to say at a scale, as one HTML page or as Markdown.
 
 - `content`: studies, pages and runs behind them, in the paper's order.
-- `markup`: HTML in which nothing is left unescaped; `pieces`, `runs`: parts of the page; `page`: it.
+- `markup`: HTML in which nothing is left unescaped.
+- `page`: the page, of `pieces` and `runs`.
 - `images`: figures as data; `sparkline`: curves of runs in the height of a line.
 - `markdown`: the same for `docs/`.
 """

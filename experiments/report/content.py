@@ -16,7 +16,9 @@ from experiments.store import Store, canonical
 from experiments.studies import studies
 from experiments.study import Claim, Job, Page, Record, Records, State
 
-STATES: tuple[State, ...] = get_args(State)
+PENDING = "not run yet"
+"""In place of a claim's state, where nothing is known yet of some of its configurations."""
+STATES: tuple[str, ...] = (*get_args(State), PENDING)
 
 
 @dataclass(frozen=True)
@@ -94,10 +96,16 @@ class Content:
         pages = ((one.entry, one.page) for one in self.sections)
         return [(entry, claim) for entry, page in pages if page for claim in page.claims]
 
+    def state(self, claim: Claim) -> str:
+        """What became of a claim; that it is not run yet is told apart."""
+        anchors = {anchor_of(job) for job in claim.jobs}
+        known = all(self.configurations[anchor].done for anchor in anchors)
+        return claim.state if known else PENDING
+
     @property
-    def counts(self) -> dict[State, int]:
+    def counts(self) -> dict[str, int]:
         """How many claims are in each state."""
-        counted = Counter(claim.state for _, claim in self.claims)
+        counted = Counter(self.state(claim) for _, claim in self.claims)
         return {state: counted[state] for state in STATES}
 
     @property

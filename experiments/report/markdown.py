@@ -37,7 +37,7 @@ def _head(content: Content) -> Iterator[str]:
     yield "\n".join(f"- {name}: {value}" for name, value in facts(content))
     yield "## Claims"
     rows = [
-        [claim.state, claim.sentence, f"{entry.name}, {claim.place}", claim.evidence]
+        [content.state(claim), claim.sentence, f"{entry.name}, {claim.place}", claim.evidence]
         for entry, claim in content.claims
     ]
     yield grid(["", "claim", "where", "evidence"], rows)
@@ -51,7 +51,9 @@ def _section(one: Section, content: Content, folder: Path, docs: Path) -> Iterat
     for table in found.tables:
         yield _table(table)
     if not found.tables and one.entry.rows:
-        yield grid([*one.entry.columns], [[text_of(cell) for cell in row] for row in one.entry.rows])
+        yield grid(
+            [*one.entry.columns], [[text_of(cell) for cell in row] for row in one.entry.rows]
+        )
     for picture in found.pictures:
         if _has_runs(picture, content):
             yield _figure(picture, folder / f"{one.entry.name}-{picture.name}", docs)

@@ -87,7 +87,9 @@ def facts(content: Content) -> list[tuple[str, str]]:
 
 def _contents(content: Content) -> Html:
     items = (
-        element("li", element("a", one.entry.name, href=f"#{one.entry.name}", title=one.entry.shows))
+        element(
+            "li", element("a", one.entry.name, href=f"#{one.entry.name}", title=one.entry.shows)
+        )
         for one in content.sections
     )
     return element("nav", element("ul", *items), aria_label="Tables and figures")
@@ -96,7 +98,7 @@ def _contents(content: Content) -> Html:
 def _claims(content: Content) -> Html:
     choices = [_choice("all", "all", len(content.claims), checked=True)]
     choices += [_choice(CLASS[state], state, content.counts[state]) for state in STATES]
-    items = (claim_item(entry, claim, content.configurations) for entry, claim in content.claims)
+    items = (claim_item(entry, claim, content) for entry, claim in content.claims)
     return element(
         "section",
         element("h2", "Claims"),
@@ -114,7 +116,7 @@ def _choice(value: str, words: str, count: int, *, checked: bool = False) -> Htm
 def _section(one: Section, content: Content) -> Html:
     runs = content.configurations
     found = one.page or Page()
-    claims = (claim_item(one.entry, claim, runs) for claim in found.claims)
+    claims = (claim_item(one.entry, claim, content) for claim in found.claims)
     return element(
         "section",
         element("h2", one.entry.shows),
@@ -146,8 +148,8 @@ def _runs(content: Content) -> Html:
         element("h2", "Runs"),
         element(
             "p",
-            "Settings that are not named are those that the library has by default. The line beside "
-            "a title is the test metric over epochs, one for each seed.",
+            "Settings that are not named are those that the library has by default. The line "
+            "beside a title is the test metric over epochs, one for each seed.",
             class_="small",
         ),
         joined(listed([*content.configurations.values()])),

@@ -5,36 +5,38 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from experiments.registry import Entry
-from experiments.report.content import Configuration, anchor_of
+from experiments.report.content import PENDING, Configuration, Content, anchor_of
 from experiments.report.images import drawn
 from experiments.report.markup import Html, element, joined
-from experiments.study import Cell, Claim, Job, Picture, State, Table
+from experiments.study import Cell, Claim, Job, Picture, Table
 
-CLASS: dict[State, str] = {
+CLASS = {
     "reproduced": "yes",
     "not reproduced": "no",
     "not decidable at this scale": "open",
+    PENDING: "later",
 }
 Runs = Mapping[str, Configuration]
 
 
-def badge(state: State) -> Html:
+def badge(state: str) -> Html:
     return element("span", state, class_=f"badge {CLASS[state]}")
 
 
-def claim_item(entry: Entry, claim: Claim, runs: Runs) -> Html:
-    """One claim in the list of all."""
+def claim_item(entry: Entry, claim: Claim, content: Content) -> Html:
+    """One claim in a list."""
+    state = content.state(claim)
     return element(
         "li",
-        element("p", badge(claim.state), " ", claim.sentence, class_="sentence"),
+        element("p", badge(state), " ", claim.sentence, class_="sentence"),
         element(
             "p",
             element("a", entry.name, href=f"#{entry.name}"),
             f" · {claim.place} · {claim.evidence} ",
-            links(claim.jobs, runs),
+            links(claim.jobs, content.configurations),
             class_="small",
         ),
-        class_=f"claim {CLASS[claim.state]}",
+        class_=f"claim {CLASS[state]}",
     )
 
 

@@ -48,5 +48,7 @@ def _drawn(line: Points, x_range: tuple[float, float], y_range: tuple[float, flo
     def at(value: float, low: float, high: float, length: int) -> float:
         return EDGE + (length - 2 * EDGE) * ((value - low) / (high - low) if high > low else 0.5)
 
-    places = (f"{at(x, *x_range, WIDTH):.1f},{HEIGHT - at(y, *y_range, HEIGHT):.1f}" for x, y in line)
+    places = (
+        f"{at(x, *x_range, WIDTH):.1f},{HEIGHT - at(y, *y_range, HEIGHT):.1f}" for x, y in line
+    )
     return element("polyline", points=" ".join(places))

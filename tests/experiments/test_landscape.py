@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.claims import paired
 from experiments.landscape import arms, claims, figures, report, rounds, study
-from experiments.landscape.claims import Claim, Interval, rises
+from experiments.landscape.claims import Claim, rises
 from experiments.landscape.design import ARMS, SETTINGS
 from localsgd import tasks
 
@@ -58,7 +59,7 @@ def test_what_chance_does_in_a_round() -> None:
 
 
 def test_claims_by_hand() -> None:
-    found = Interval.of(np.array([1.0, 2.0, 3.0]))
+    found = paired([1.0, 2.0, 3.0])
     assert (found.mean, found.deviation) == (2.0, 1.0)
     assert found.high - found.mean == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
 

@@ -1,0 +1,112 @@
+"""One seed of one of the paper's two figures as a job: every configuration searched, its times."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from experiments.convex import designs
+from experiments.convex.setup import Setup, local
+from experiments.convex.store import Store
+from experiments.convex.study import COMMUNICATION, Bench, config, critical_path, find
+from experiments.study import Record, Workplace
+from localsgd.tasks.logistic import Examples, Logistic, Rows, minimise
+
+EARLIER = Path(__file__).parents[1] / "results" / "convex"
+MADE = "made"
+"""A small problem that is made up, for runs that only show that everything works."""
+TINY = {
+    "time": ((4, 16, 1), (4, 64, 1), (4, 256, 1), (4, 16, 16)),
+    "speedup": ((1, 16, 1), (1, 16, 16), (4, 16, 1), (4, 16, 16)),
+}
+"""K, B, H of what is searched on it."""
+Figure = Literal["time", "speedup"]
+
+
+@dataclass(frozen=True)
+class ConvexJob:
+    """The best step size for each point of a figure.
+
+    Args:
+        data: a LIBSVM data set, or `made`.
+        figure: time by (B, H), or speed-up by K and H.
+        seed: of the workers' draws.
+    """
+
+    data: str
+    figure: Figure
+    seed: int
+
+    @property
+    def key(self) -> Mapping[str, Any]:
+        return {"kind": "convex", "task": self.data, "figure": self.figure, "seed": self.seed}
+
+    @property
+    def title(self) -> str:
+        return f"convex problem {self.data}, {self.figure}, seed {self.seed}"
+
+    def setups(self) -> list[Setup]:
+        """What is searched."""
+        if self.data == MADE:
+            return [local(*point, self.seed) for point in TINY[self.figure]]
+        all_seeds = {"time": designs.time_figure, "speedup": designs.speedup_figure}[self.figure]
+        return [setup for setup in all_seeds(self.seed + 1) if setup.seed == self.seed]
+
+    def carry_out(self, place: Workplace) -> Record:
+        bench = made() if self.data == MADE else Bench.load(self.data, place.data_dir)
+        store = self._store(place.scratch / "convex")
+        began, setups = time.process_time(), self.setups()
+        found = {setup: find(bench, setup, store) for setup in setups}
+        earlier = sum(store.seconds(config(bench, setup)) for setup in setups)
+        return {
+            "seconds": round(max(earlier, time.process_time() - began), 1),
+            "searches": len(found),
+            "runs": sum(one.runs for one in found.values()),
+            "minimum": bench.minimum.value,
+            "gradients": {
+                target: [
+                    [setup.workers, setup.batch, _local_steps(setup), _time(setup, one, index)]
+                    for setup, one in found.items()
+                ]
+                for index, target in enumerate(bench.targets)
+            },
+        }
+
+    def _store(self, folder: Path) -> Store:
+        """What earlier studies ran is taken over, into a copy."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path, kept = folder / f"{self.data}-{self.figure}-{self.seed}.jsonl", self._kept()
+        if kept.is_file() and not path.exists():
+            partial = path.with_suffix(".part")
+            shutil.copyfile(kept, partial)
+            partial.replace(path)
+        return Store(path)
+
+    def _kept(self) -> Path:
+        return EARLIER / f"{self.data}.jsonl"
+
+
+def _local_steps(setup: Setup) -> int:
+    return int(setup.label.removeprefix("every(").removesuffix(")"))
+
+
+def _time(setup: Setup, found: Any, target: int) -> float:
+    reached = found.best[target].reached
+    return critical_path(reached.steps, reached.agreements, setup.batch, [COMMUNICATION])
+
+
+def made() -> Bench:
+    """300 sparse binary rows of 20 features, and how to search on them."""
+    rng = np.random.default_rng(0)
+    dense = (rng.random((300, 20)) < 0.12).astype(float)
+    positive = dense @ rng.normal(size=20) + rng.normal(size=300) > 1.2
+    starts = np.concatenate([[0], np.cumsum(dense.sum(axis=1))]).astype(np.int64)
+    rows = Rows(starts, np.nonzero(dense)[1], dense[dense > 0], 20)
+    problem = Logistic.of(Examples(rows, positive, (-1.0, 1.0)))
+    return Bench.of(MADE, problem, minimise(problem))

@@ -1,0 +1,165 @@
+"""What the studies of flatness share: one job a seed, which trains all arms and measures them.
+
+The work is that of `experiments/landscape`, whose design was fixed before it ran; seeds that were
+run there are taken over, not run again.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from experiments.claims import Interval, judge, paired
+from experiments.landscape import claims as flat
+from experiments.landscape.design import ARMS, SETTINGS, Setting
+from experiments.landscape.study import load, one_seed, read, rounded
+from experiments.study import Cell, Claim, Picture, Record, Records, Scale, ScaleName, Workplace
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+EARLIER = Path(__file__).parent / "results" / "landscape"
+KEPT = ("result", "largest eigenvalue", "eigenvalues", "curve", "interpolation", "effort")
+"""Kinds of records that the paper's figures are made of."""
+WORDS = dict(zip(ARMS, ARMS, strict=True)) | {"H=1": "mini-batch (H=1)"}
+SETTING: Mapping[ScaleName, Setting] = {
+    "smoke": replace(
+        SETTINGS["digits"],
+        name="tiny",
+        model="mlp-16",
+        train_samples=160,
+        batch=4,
+        epochs=3,
+        every=3,
+        samples=30,
+        seeds=1,
+    ),
+    "small": SETTINGS["fashion-mlp"],
+    "paper": Setting(
+        name="cifar10-resnet20",
+        task="cifar10",
+        model="resnet20",
+        train_samples=None,
+        workers=16,
+        batch=128,
+        epochs=300,
+        lr=0.2,
+        lr_batch=128,
+        every=10,
+        samples=None,
+        seeds=3,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class FlatJob:
+    """All arms of one seed, trained and measured."""
+
+    setting: Setting
+    seed: int
+
+    @property
+    def key(self) -> Mapping[str, Any]:
+        chosen = {k: v for k, v in asdict(self.setting).items() if k not in ("name", "seeds")}
+        return {"kind": "landscape", **chosen, "seed": self.seed}
+
+    @property
+    def title(self) -> str:
+        return f"flatness of {self.setting.model} on {self.setting.task}, seed {self.seed}"
+
+    def carry_out(self, place: Workplace) -> Record:
+        found = self._earlier() or self._new(place)
+        kept = [record for record in found if record["kind"] in KEPT]
+        (effort,) = (record["seconds"] for record in kept if record["kind"] == "effort")
+        return {"seconds": round(effort, 1), "records": kept}
+
+    def _earlier(self) -> list[dict[str, Any]]:
+        if SETTINGS.get(self.setting.name) != self.setting:
+            return []
+        found = read(EARLIER / f"{self.setting.name}.jsonl")
+        return [record for record in found if record["seed"] == self.seed]
+
+    def _new(self, place: Workplace) -> list[dict[str, Any]]:
+        task = load(self.setting, place.data_dir)
+        found = one_seed(self.setting, task, self.seed, lambda line: None)
+        return [{"seed": self.seed, **rounded(record)} for record in found]
+
+
+def jobs(scale: Scale) -> list[FlatJob]:
+    setting = SETTING[scale.name]
+    return [FlatJob(setting, seed) for seed in range(setting.seeds)]
+
+
+@dataclass(frozen=True)
+class Flat:
+    """The records of all seeds that are done, as `experiments/landscape` reads them."""
+
+    scale: ScaleName
+    jobs: Sequence[FlatJob]
+    seeds: Sequence[flat.Records]
+
+    @staticmethod
+    def of(records: Records) -> Flat:
+        wanted = jobs(records.scale)
+        done = [found for job in wanted if (found := records.of(job)) is not None]
+        return Flat(records.scale.name, wanted, [[*one["records"]] for one in done])
+
+    @property
+    def together(self) -> flat.Records:
+        return [record for seed in self.seeds for record in seed]
+
+    def spread(self, value: flat.Value, digits: int = 4) -> Cell:
+        """Mean and deviation over seeds, to so many significant digits."""
+        found = [value(seed) for seed in self.seeds]
+        if not found:
+            return None
+        mean = f"{statistics.fmean(found):.{digits}g}"
+        return f"{mean} ± {statistics.stdev(found):.2g}" if len(found) > 1 else mean
+
+    def claims(self, wanted: Callable[[flat.Claim], bool], place: str) -> list[Claim]:
+        """Those of the earlier design that a figure is about."""
+        return [self._judged(one, place) for one in flat.all_claims() if wanted(one)]
+
+    def _judged(self, claim: flat.Claim, place: str) -> Claim:
+        first = claim.text[0]
+        sentence = (first if first == "λ" else first.upper()) + claim.text[1:] + "."
+        if not self.seeds:
+            return Claim(sentence, place, "not decidable at this scale", "not run yet", self.jobs)
+        interval = paired([claim.value(seed) for seed in self.seeds])
+        state = judge(interval, claim.sign)
+        if self.scale == "smoke":
+            state = "not decidable at this scale"
+        return Claim(sentence, place, state, _evidence(interval, claim.unit), self.jobs)
+
+    def picture(self, name: str, title: str, draw: Callable[[flat.Records], Figure]) -> Picture:
+        return Picture(name, title, lambda: draw(self.together), self.jobs)
+
+
+def _evidence(found: Interval, unit: str) -> str:
+    numbers = (found.mean, found.low, found.high)
+    if unit == "ratio":
+        mean, low, high = (f"x {np.exp(one):.4g}" for one in numbers)
+    else:
+        mean, low, high = (f"{one:+.3g}" for one in numbers)
+    words = "ratio of means" if unit == "ratio" else unit
+    if found.n < 2:
+        return f"{words}: {mean}, n = {found.n}: too few for an interval"
+    return f"{words}: {mean}, 95 % interval {low} to {high}, n = {found.n}"
+
+
+def note(scale: ScaleName) -> str:
+    """The setting in words."""
+    one = SETTING[scale]
+    samples = "all" if one.train_samples is None else f"{one.train_samples:,}"
+    return (
+        f"{one.model} on {one.task}, {samples} training samples, K = {one.workers}, B = "
+        f"{one.batch}, {one.epochs:g} epochs; the arms of a seed go on from one first phase. "
+        "Eigenvalues by Lanczos, of the loss without weight decay, batch norm estimated again; the "
+        "paper has power iteration. Evidence as x is the mean ratio of the first to the second."
+    )

@@ -1,0 +1,107 @@
+"""Seconds of an all-reduce by the number of cores: measured over loopback, modelled beyond."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING
+
+from experiments.claims import evidence, judge, paired
+from experiments.measured import AllReduceTime
+from experiments.study import Cell, Claim, Page, Picture, Record, Records, Scale, Study, Table
+from localsgd.landscape.figures.style import COLOURS, legend, panels
+from localsgd.traffic.allreduce import ALGORITHMS, Link
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LABEL = "fig:cost_of_allreduce_for_cpus"
+BYTES = {"smoke": 1_000_000, "small": 100_000_000, "paper": 100_000_000}
+PROCESSES = {"smoke": (1, 2), "small": (1, 2, 3, 4), "paper": (1, 2, 4, 8, 16, 32, 48)}
+REPEATS = {"smoke": 3, "small": 20, "paper": 100}
+MODELLED = (1, 2, 4, 8, 16, 48, 96, 192, 1024)
+MB100, RATE, LATENCY = 100e6, 10e9, 50e-6
+Times = dict[AllReduceTime, Record | None]
+
+
+def jobs(scale: Scale) -> list[AllReduceTime]:
+    name = scale.name
+    return [AllReduceTime(count, BYTES[name], REPEATS[name]) for count in PROCESSES[name]]
+
+
+def page(records: Records) -> Page:
+    by = {job: records.of(job) for job in jobs(records.scale)}
+    return Page(
+        tables=[_measured(by), _modelled()],
+        pictures=[Picture("seconds", TITLE, lambda: _draw(by), [*by])],
+        claims=[_grows(by, records)],
+        notes=NOTES,
+    )
+
+
+def _measured(by: Times) -> Table:
+    rows: list[list[Cell]] = []
+    for job, record in by.items():
+        cell = None
+        if record is not None:
+            mean, deviation = statistics.fmean(record["times"]), statistics.stdev(record["times"])
+            cell = f"{mean:.4f} ± {deviation:.4f}"
+        rows.append([job.processes, cell, job.repeats])
+    title = f"An all-reduce of {next(iter(by)).bytes / 1e6:g} MB here, over loopback"
+    return Table(title, ("processes", "seconds", "repeats"), rows, [[job] for job in by])
+
+
+def modelled(workers: int) -> dict[str, float]:
+    """Seconds by algorithm."""
+    link = Link.of_rate(RATE, LATENCY)
+    return {name: make(workers, MB100).seconds(link) for name, make in ALGORITHMS.items()}
+
+
+def _modelled() -> Table:
+    rows = [[k, *(round(one, 3) for one in modelled(k).values())] for k in MODELLED]
+    headings = ("workers", *(f"{name}, s" for name in ALGORITHMS))
+    title = "An all-reduce of 100 MB over 10 Gbit/s and 50 microseconds a message (modelled)"
+    return Table(title, headings, rows)
+
+
+def _grows(by: Times, records: Records) -> Claim:
+    several = [job for job in by if job.processes > 1] or [*by]
+    first, last = several[0], several[-1]
+    sentence = "An all-reduce takes longer the more cores take part."
+    place, few, many = "appendix A.5", by[first], by[last]
+    if few is None or many is None or first == last:
+        return Claim(sentence, place, "not decidable at this scale", "too little is run", several)
+    interval = paired([b - a for a, b in zip(few["times"], many["times"], strict=True)])
+    state = judge(interval, 1)
+    if records.scale.name == "smoke":
+        state = "not decidable at this scale"
+    words = f"{last.processes} less {first.processes} processes: {evidence(interval, ' s')} repeats"
+    return Claim(sentence, place, state, words, [first, last])
+
+
+def _draw(by: Times) -> Figure:
+    figure, (axes,) = panels()
+    for index, name in enumerate(ALGORITHMS):
+        times = [modelled(k)[name] for k in MODELLED]
+        axes.plot(
+            MODELLED[1:], times[1:], "--", lw=1, color=COLOURS[index + 1], label=f"{name}, modelled"
+        )
+    done = {job.processes: record["times"] for job, record in by.items() if record is not None}
+    if done:
+        means = [statistics.fmean(times) for times in done.values()]
+        axes.plot([*done], means, "o-", ms=4, color=COLOURS[0], label="measured here, loopback")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set(xlabel="cores or workers", ylabel="seconds")
+    legend(axes)
+    return figure
+
+
+TITLE = "Seconds of an all-reduce by the number of cores: measured here, and modelled for 10 Gbit/s"
+NOTES = (
+    "The paper's picture has no numbers beside it. It was measured by MPI on machines of 48 cores "
+    "that 10 Gbit/s join; here processes of one machine pass bytes through its memory by gloo, and "
+    "more processes than cores share them.",
+    "Lines of the model are no measurements.",
+)
+STUDY = Study(LABEL, jobs, page)
