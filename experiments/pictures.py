@@ -114,6 +114,14 @@ def _box(axes: Axes, kept: Sequence[float], place: float, width: float, colour: 
     )
 
 
+def _doublings(axes: Axes, places: Sequence[float]) -> None:
+    """A scale on which doublings are alike, with the places themselves under it."""
+    axes.set_xscale("log", base=2)
+    marks = sorted(set(places))
+    axes.set_xticks(marks, [f"{mark:g}" for mark in marks])
+    axes.minorticks_off()
+
+
 def lines(
     name: str,
     title: str,
@@ -139,7 +147,7 @@ def lines(
             low, high = ([f(kept) for kept in known.values()] for f in (min, max))
             axes.fill_between(list(known), low, high, color=colour, alpha=0.15, lw=0)
         if log_x:
-            axes.set_xscale("log", base=2)
+            _doublings(axes, [place for group in groups.values() for place in group])
         if log_y:
             axes.set_yscale("log")
         axes.set(xlabel=x_label, ylabel=y_label)

@@ -44,6 +44,8 @@ def show(study: Study, records: Records, pictures: Path, console: Console) -> No
     for note in page.notes:
         console.print(Text(f"note: {note}", style="dim"))
     for picture in page.pictures:
+        if picture.jobs and all(records.of(job) is None for job in picture.jobs):
+            continue  # nothing of it is there yet
         path = _written(picture, pictures / f"{found.name}-{picture.name}.png")
         console.print(Text(f"picture: {path}", style="dim"))
 

@@ -83,7 +83,7 @@ def test_every_record_is_there_and_short(said: str, store: Store) -> None:
     for study in studies.studies().values():
         for job in distinct(study.jobs(SMOKE)):
             assert store.of(job) is not None, job.title
-    for path in store.folder.glob("*.jsonl"):
+    for path in store.folder.glob("train-*.jsonl"):
         assert max(map(len, path.read_text().splitlines())) < 2048
 
 
@@ -101,15 +101,13 @@ def test_every_label_has_a_study() -> None:
 
 @pytest.mark.parametrize("label", studies.studies())
 def test_before_anything_is_done_there_is_a_page(label: str, tmp_path: Path) -> None:
-    """Its claims decide nothing, its pictures can be drawn, and the jobs are runs that can be."""
+    """Its claims decide nothing, and its jobs are runs that can be carried out."""
     study = studies.studies()[label]
     for scale in SCALES.values():
         page = study.page(Store(scale, tmp_path))
         for claim in page.claims:
             if claim.jobs:
                 assert claim.state == "not decidable at this scale", claim.sentence
-        for picture in page.pictures if scale.name == "smoke" else ():
-            picture.draw()
         for job in study.jobs(scale):
             assert job.title
             if isinstance(job, TrainJob):
@@ -177,7 +175,7 @@ def test_missing_data_is_told_and_others_go_on(
 
 
 def test_a_folder_of_images_is_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole path of the ImageNet rows, a ResNet-18 of four channels, on 16 small pictures."""
+    """The whole path of the ImageNet rows, a ResNet-50 of two channels, on 16 pictures."""
     for part, count in (("train", 8), ("val", 2)):
         for label in ("cat", "dog"):
             place = tmp_path / "imagenet" / part / label
@@ -193,7 +191,7 @@ def test_a_folder_of_images_is_trained_on(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(imagenet, "torchvision_decode", lambda: decode)
     settings: dict[str, Any] = {
         "task": "imagenet",
-        "model": "imagenet-resnet18-4",
+        "model": "imagenet-resnet50-2",
         "workers": 2,
         "batch": 2,
         "epochs": 3.0,
