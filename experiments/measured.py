@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -63,10 +63,16 @@ class StepTime:
                 torch.cuda.synchronize()
 
         step()
-        return {"times": [figure(_seconds(step)) for _ in range(self.repeats)]}
+        return _record([_seconds(step) for _ in range(self.repeats)])
+
+
+def _record(times: Sequence[float]) -> Record:
+    """Each time, and all together."""
+    return {"seconds": round(sum(times), 2), "times": [figure(one) for one in times]}
 
 
 def device() -> torch.device:
+    """The GPU where there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -111,7 +117,7 @@ class AllReduceTime:
                 one.start()
             try:
                 _wait_for(crew)
-                return {"times": [figure(seconds) for seconds in results.get()]}
+                return _record(results.get())
             finally:
                 for one in crew:
                     one.kill()

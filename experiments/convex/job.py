@@ -22,8 +22,8 @@ EARLIER = Path(__file__).parents[1] / "results" / "convex"
 MADE = "made"
 """A small problem that is made up, for runs that only show that everything works."""
 TINY = {
-    "time": ((4, 16, 1), (4, 64, 1), (4, 256, 1), (4, 16, 16)),
-    "speedup": ((1, 16, 1), (1, 16, 16), (4, 16, 1), (4, 16, 16)),
+    "time": tuple((4, batch, h) for batch in (16, 64, 256) for h in (1, 16)),
+    "speedup": tuple((workers, 16, h) for workers in (1, 4) for h in (1, 16)),
 }
 """K, B, H of what is searched on it."""
 Figure = Literal["time", "speedup"]
