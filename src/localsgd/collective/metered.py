@@ -79,13 +79,13 @@ class Metered:
         return self.inner.members
 
     def sum(self, x: Tensor) -> Pending[Tensor]:
-        return self._count(lambda: self.inner.sum(x), x[0, 0].nbytes)
+        return self._count(lambda: self.inner.sum(x), _member_bytes(x))
 
     def gather(self, x: Tensor) -> Pending[Tensor]:
-        return self._count(lambda: self.inner.gather(x), x[0, 0].nbytes)
+        return self._count(lambda: self.inner.gather(x), _member_bytes(x))
 
     def exchange(self, x: Tensor) -> Pending[Tensor]:
-        others = x[0, 0].nbytes * (self.members - 1) // self.members
+        others = _member_bytes(x) * (self.members - 1) // self.members
         return self._count(lambda: self.inner.exchange(x), others)
 
     def _count(self, call: Callable[[], Pending[Tensor]], payload: int) -> Pending[Tensor]:
@@ -102,3 +102,8 @@ class Metered:
                 return action()
         finally:
             self.entry.seconds += time.perf_counter() - start
+
+
+def _member_bytes(x: Tensor) -> int:
+    """Of one hosted member's part of `x [g, m, ...]`."""
+    return x.nbytes // (x.shape[0] * x.shape[1])

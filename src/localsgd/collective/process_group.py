@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.distributed as dist
@@ -71,17 +72,18 @@ class ProcessGroup:
     group: dist.ProcessGroup
     hosted: int = 1
 
-    @property
+    @cached_property
     def processes(self) -> int:
         return self.group.size()
 
-    @property
+    @cached_property
     def members(self) -> int:
         return self.processes * self.hosted
 
     def sum(self, x: Tensor) -> Pending[Tensor]:
         total = sum_members(x)
-        return _started(dist.all_reduce(total, group=self.group, async_op=True), total)
+        # The group's own call: what `dist.all_reduce` does around it shows where models are small.
+        return _started(self.group.allreduce([total]), total)
 
     def gather(self, x: Tensor) -> Pending[Tensor]:
         gathered = x.new_empty((1, self.members, x.shape[-1]))
