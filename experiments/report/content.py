@@ -6,15 +6,16 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, get_args
 
 from experiments.engine import distinct
 from experiments.registry import Entry, entries
+from experiments.report.images import Image, drawn
 from experiments.store import Store, canonical
 from experiments.studies import studies
-from experiments.study import Claim, Job, Page, Record, Records, State
+from experiments.study import Claim, Job, Page, Picture, Record, Records, State
 
 PENDING = "not run yet"
 """In place of a claim's state, where nothing is known yet of some of its configurations."""
@@ -83,6 +84,7 @@ class Content:
     sections: Sequence[Section]
     configurations: Mapping[str, Configuration]
     origins: Mapping[str, Sequence[str]]
+    _images: dict[int, Image] = field(default_factory=dict)
 
     @staticmethod
     def of(store: Store) -> Content:
@@ -95,6 +97,15 @@ class Content:
     def claims(self) -> list[tuple[Entry, Claim]]:
         pages = ((one.entry, one.page) for one in self.sections)
         return [(entry, claim) for entry, page in pages if page for claim in page.claims]
+
+    def image(self, picture: Picture) -> Image | None:
+        """A picture of a page, drawn once; `None` where none of the runs behind it is done."""
+        behind = {anchor_of(job) for job in picture.jobs}
+        if behind and not any(self.configurations[anchor].done for anchor in behind):
+            return None
+        if id(picture) not in self._images:
+            self._images[id(picture)] = drawn(picture)
+        return self._images[id(picture)]
 
     def state(self, claim: Claim) -> str:
         """What became of a claim; that it is not run yet is told apart."""

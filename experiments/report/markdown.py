@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from experiments.report.content import Content, Section, anchor_of
-from experiments.report.images import drawn
+from experiments.report.content import Content, Section
 from experiments.report.page import MEANING, facts
 from experiments.report.pieces import text_of
-from experiments.study import Page, Picture, Table
+from experiments.study import Page, Table
 
 ESCAPED = str.maketrans({"|": r"\|", "<": "&lt;", "*": r"\*", "_": r"\_", "\n": " "})
 
@@ -55,26 +54,16 @@ def _section(one: Section, content: Content, folder: Path, docs: Path) -> Iterat
             [*one.entry.columns], [[text_of(cell) for cell in row] for row in one.entry.rows]
         )
     for picture in found.pictures:
-        if _has_runs(picture, content):
-            yield _figure(picture, folder / f"{one.entry.name}-{picture.name}", docs)
+        if (image := content.image(picture)) is not None:
+            path = folder / f"{one.entry.name}-{picture.name}.{image.kind}"
+            path.write_bytes(image.content)
+            yield f"![{_escaped(picture.title)}]({path.relative_to(docs).as_posix()})"
     if found.notes:
         yield "\n".join(f"- {_escaped(note)}" for note in found.notes)
 
 
-def _has_runs(picture: Picture, content: Content) -> bool:
-    known = (content.configurations.get(anchor_of(job)) for job in picture.jobs)
-    return not picture.jobs or any(one is not None and one.done for one in known)
-
-
-def _figure(picture: Picture, stem: Path, docs: Path) -> str:
-    image = drawn(picture)
-    path = stem.with_name(f"{stem.name}.{image.kind}")
-    path.write_bytes(image.content)
-    return f"![{_escaped(picture.title)}]({path.relative_to(docs).as_posix()})"
-
-
 def _table(table: Table) -> str:
-    rows = [["…" if cell is None else text_of(cell) for cell in row] for row in table.rows]
+    rows = [[text_of(cell) for cell in row] for row in table.rows]
     return f"{_escaped(table.title)}:\n\n{grid(table.headings, rows)}"
 
 

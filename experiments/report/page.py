@@ -129,7 +129,7 @@ def _section(one: Section, content: Content) -> Html:
         element("p", element("b", "In the paper: "), one.entry.setting),
         *(table(shown, runs) for shown in found.tables),
         paper_table(one.entry) if not found.tables else None,
-        *(figure(picture, runs) for picture in found.pictures),
+        *(figure(picture, content) for picture in found.pictures),
         element("ul", *claims, class_="claims") if found.claims else None,
         _notes(found),
         id=one.entry.name,

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from experiments.registry import Entry
 from experiments.report.content import PENDING, Configuration, Content, anchor_of
-from experiments.report.images import drawn
 from experiments.report.markup import Html, element, joined
 from experiments.study import Cell, Claim, Job, Picture, Table
 
@@ -57,18 +56,17 @@ def table(shown: Table, runs: Runs) -> Html:
 def grid(title: str, headings: Sequence[str], body: Sequence[Html]) -> Html:
     """A frame for rows that are made already."""
     head = element("tr", *(element("th", one, scope="col") for one in headings))
-    filled = element(
-        "table",
-        element("caption", title),
-        element("thead", head),
-        element("tbody", *body),
+    filled = element("table", element("thead", head), element("tbody", *body), aria_label=title)
+    # The title stands beside what scrolls, so that it is read in full on a phone.
+    return joined(
+        element("p", title, class_="caption"),
+        element("div", filled, class_="scroll", role="region", tabindex="0", aria_label=title),
     )
-    return element("div", filled, class_="scroll", role="region", tabindex="0", aria_label=title)
 
 
 def _cell(cell: Cell) -> Html:
     if cell is None:
-        return element("td", element("span", "not done yet", class_="todo"))
+        return element("td", element("span", "…", class_="todo", title=PENDING))
     number = not isinstance(cell, str) or cell[:1] in "+-−0123456789"
     return element("td", text_of(cell), class_="number" if cell != "" and number else None)
 
@@ -76,19 +74,19 @@ def _cell(cell: Cell) -> Html:
 def text_of(cell: Cell) -> str:
     """A cell for people."""
     if cell is None:
-        return "not done yet"
+        return "…"
     return f"{cell:.5g}" if isinstance(cell, float) else str(cell)
 
 
-def figure(picture: Picture, runs: Runs) -> Html:
+def figure(picture: Picture, content: Content) -> Html:
     """A figure, embedded; what has no runs yet is named."""
-    known = [runs[anchor_of(job)] for job in picture.jobs if anchor_of(job) in runs]
-    if picture.jobs and not any(one.done for one in known):
-        return element("p", element("span", "not done yet", class_="todo"), f": {picture.title}")
+    image = content.image(picture)
+    if image is None:
+        return element("p", element("span", PENDING, class_="todo"), f": {picture.title}")
     return element(
         "figure",
-        element("img", src=drawn(picture).address, alt=picture.title, loading="lazy"),
-        element("figcaption", picture.title, " ", links(picture.jobs, runs)),
+        element("img", src=image.address, alt=picture.title, loading="lazy"),
+        element("figcaption", picture.title, " ", links(picture.jobs, content.configurations)),
     )
 
 

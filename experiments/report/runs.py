@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.report.content import Configuration
+from experiments.report.content import PENDING, Configuration
 from experiments.report.markup import Html, element
 from experiments.report.pieces import grid
 from experiments.report.sparkline import sparkline
@@ -50,7 +50,7 @@ def _results(shown: Configuration) -> Html:
     rows = []
     for seed, record in sorted(shown.runs.items()):
         if record is None:
-            todo = element("span", "not done yet", class_="todo")
+            todo = element("span", PENDING, class_="todo")
             rows.append(element("tr", element("td", seed), element("td", todo)))
             continue
         cells = (element("td", _told(record.get(name, "")), class_="number") for name in names)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-import numpy as np
 import pytest
 import torch
 

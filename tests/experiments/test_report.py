@@ -1,0 +1,165 @@
+"""The report, from the records that are kept and from a few made here."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from experiments.engine import Place
+from experiments.registry import entries, entry
+from experiments.report import markdown, page
+from experiments.report.content import PENDING, Content, anchor_of
+from experiments.report.markup import VOID, Html, element
+from experiments.scales import SCALES
+from experiments.store import Store
+from experiments.studies import studies
+from experiments.study import Claim
+from localsgd.cli import main
+from tests.experiments import browser
+
+MADE = ("arms", "convex")
+"""Studies whose smallest runs are made here: of training, and of another kind."""
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """The smallest runs of two studies."""
+    found = Store(SCALES["smoke"], tmp_path_factory.mktemp("records"))
+    place = Place(tmp_path_factory.mktemp("scratch"))
+    for name in MADE:
+        for job in studies()[entry(name).label].jobs(found.scale):
+            found.add(job, job.carry_out(place))
+    return found
+
+
+@pytest.fixture(scope="module")
+def content(store: Store) -> Content:
+    return Content.of(store)
+
+
+@pytest.fixture(scope="module")
+def written(content: Content) -> str:
+    return page.page(content)
+
+
+class Checked(HTMLParser):
+    """Elements that are closed in the order in which they were opened, and what they refer to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.targets: set[str] = set()
+        self.loaded: list[str] = []
+        self.rows: list[int] = []
+        self.without_words: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        known = dict(attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+        if "id" in known:
+            self.ids.append(known["id"] or "")
+        if tag == "a":
+            self.targets.add(known["href"] or "")
+        self.loaded += [known[name] or "" for name in ("src", "srcset", "data") if name in known]
+        if tag in ("link", "script", "iframe", "object", "embed"):
+            self.loaded.append(f"{tag} {known}")
+        if tag == "tbody":
+            self.rows.append(0)
+        if tag == "tr" and self.rows:
+            self.rows[-1] += 1
+        if tag == "img" and not known.get("alt"):
+            self.without_words.append(known.get("src") or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, self.getpos()
+
+
+def test_text_is_escaped_wherever_it_stands() -> None:
+    made = element("p", "<script>&", Html("<br>"), title='"<', class_="a")
+    assert made == '<p title="&quot;&lt;" class="a">&lt;script&gt;&amp;<br></p>'
+
+
+def test_the_page_is_whole_and_loads_nothing(written: str) -> None:
+    found = Checked(written)
+    assert not found.open
+    assert len(set(found.ids)) == len(found.ids)
+    assert found.targets <= {f"#{name}" for name in found.ids}
+    assert all(address.startswith("data:image/") for address in found.loaded)
+    assert not re.search(r"url\(|@import", written)
+    assert not found.without_words
+    assert all(found.rows)
+    assert len(written) < 5_000_000
+
+
+def test_every_label_and_every_claim_is_there(written: str, content: Content) -> None:
+    for one in entries().values():
+        assert f'id="{one.name}"' in written
+        assert one.label in written
+    for _, claim in content.claims:
+        assert element("b", claim.sentence)[3:-4] in written
+        assert element("b", claim.evidence)[3:-4] in written
+    assert sum(content.counts.values()) == len(content.claims)
+
+
+def test_numbers_lead_to_their_runs(written: str, content: Content) -> None:
+    """A row's link, the runs' place, a line for each seed in its curve."""
+    job, *_ = studies()[entry("arms").label].jobs(SCALES["smoke"])
+    anchor = anchor_of(job)
+    assert f'href="#{anchor}"' in written
+    place = written.index(f'id="{anchor}"')
+    assert written[written.rindex("<details>", 0, place) : place].count("<polyline") == 2
+    assert content.configurations[anchor].runs.keys() == {0, 1}
+
+
+def test_what_is_not_run_is_said(content: Content) -> None:
+    states = {content.state(claim) for entry, claim in content.claims if entry.name == "signs"}
+    assert states == {PENDING}
+    made = [claim for entry, claim in content.claims if entry.name == "arms"]
+    assert {content.state(claim) for claim in made} == {"not decidable at this scale"}
+    counted = Claim("A sentence.", "somewhere", "reproduced", "counted")
+    assert content.state(counted) == "reproduced"
+
+
+def test_a_page_of_the_records_that_are_kept(tmp_path: Path) -> None:
+    """Through the command; figures of the Markdown lie where it says."""
+    out, text = tmp_path / "report.html", tmp_path / "docs" / "reproduced.md"
+    text.parent.mkdir()
+    assert main(["report", "--out", str(out), "--markdown", str(text)]) == 0
+    found = Checked(out.read_text(encoding="utf-8"))
+    assert not found.open
+    assert out.stat().st_size < 5_000_000
+    said = text.read_text(encoding="utf-8")
+    pictures = re.findall(r"\]\((images/[^)]+)\)", said)
+    assert pictures
+    assert all((text.parent / name).is_file() for name in pictures)
+    for one in entries().values():
+        assert f"## {one.name}\n" in said
+
+
+def test_cells_cannot_break_a_table() -> None:
+    made = markdown.grid(["a"], [["1 | 2\n<b>"]])
+    assert made.splitlines() == ["| a |", "| --- |", r"| 1 \| 2 &lt;b> |"]
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not on the PATH")
+@pytest.mark.timeout(240)
+def test_in_a_browser(written: str, tmp_path: Path) -> None:
+    """At a phone's width nothing is wider than the screen; nothing fails; night is dark."""
+    light = browser.opened(written, tmp_path, width=400)
+    dark = browser.opened(written, tmp_path, width=400, dark=True)
+    for found in (light, dark):
+        assert found.failures == []
+        assert found.client == 400
+        assert found.scroll <= found.client
+        assert found.empty_tables == 0
+        assert found.tables > 30
+        assert found.images > 5
+    assert light.brightness > 200 > 60 > dark.brightness
