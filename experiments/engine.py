@@ -85,7 +85,9 @@ def carry_out(
 
         def told(job: Job, result: Callable[[], Record]) -> None:
             try:
-                store.add(job, result())
+                record = result()
+                if store.of(job) is None:
+                    store.add(job, record)
                 outcome.done += 1
             except (Interrupted, KeyboardInterrupt):
                 raise KeyboardInterrupt from None
