@@ -14,7 +14,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -174,6 +174,8 @@ class Stand:
         traceback: TracebackType | None,
     ) -> None:
         for line in self._lines:
+            with suppress(OSError):  # it may not have come so far
+                line.send("stop")
             line.close()
         for process in self._processes:
             process.join(1)

@@ -188,11 +188,7 @@ def assemble(
     ledger = Ledger.of(count)
     build = partial(build_levels, placement, ledger=ledger, waiting=waiting)
     means = [mean_of(run) for _ in range(count)]
-    gradients: list[AnyLevel | Overlapped] = []
-    if _averages_gradients(run, plan):
-        gradients = [*build(workers.grads, reducers=means)]
-        if _overlaps(run, plan, placement, workers):
-            gradients[0] = _in_slices(gradients[0], workers, plan)
+    gradients = build(workers.grads, reducers=means) if _averages_gradients(run, plan) else []
     levels = build(
         workers.params,
         reducers=[*means[:-1], reducer_of(run, workers.layout)],
@@ -208,7 +204,7 @@ def assemble(
         placement,
         workers,
         levels,
-        gradients,
+        _overlapping(gradients, run, plan, placement, workers),
         order,
         ledger,
         position,
@@ -226,19 +222,23 @@ def _averages_gradients(run: Run, plan: Plan) -> bool:
     return run.agree_on != "models" and plan.exact
 
 
-def _overlaps(run: Run, plan: Plan, placement: Placement, workers: Workers) -> bool:
-    """Whether gradients can agree while backward runs: they cross processes, and nothing changes
-    them after it.
+def _overlapping(
+    levels: Sequence[AnyLevel | Overlapped],
+    run: Run,
+    plan: Plan,
+    placement: Placement,
+    workers: Workers,
+) -> list[AnyLevel | Overlapped]:
+    """Levels over gradients, the innermost in slices where it crosses processes and nothing changes
+    gradients after the backward pass.
     """
     innermost = placement.places[0]
-    crosses = innermost.hosted < innermost.collective.members and not plan.topology.unequal
-    return crosses and not (workers.transforms or run.batched or plan.method.grows_batch)
-
-
-def _in_slices(level: AnyLevel | Overlapped, workers: Workers, plan: Plan) -> AnyLevel | Overlapped:
-    assert isinstance(level, Level)
+    crosses = innermost.hosted < innermost.collective.members
+    changed = workers.transforms or run.batched or plan.method.grows_batch
+    if not levels or not crosses or changed or not isinstance(levels[0], Level):
+        return [*levels]
     multiple = row_multiple(plan.topology.workers)
-    return overlapped(level, workers.models[-1], workers.layout, multiple)
+    return [overlapped(levels[0], workers.models[-1], workers.layout, multiple), *levels[1:]]
 
 
 def _order(run: Run, plan: Plan, task: Task) -> Order | Streams:
