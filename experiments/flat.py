@@ -135,7 +135,10 @@ class Flat:
         state = judge(interval, claim.sign)
         if self.scale == "smoke":
             state = "not decidable at this scale"
-        return Claim(sentence, place, state, _evidence(interval, claim.unit), self.jobs)
+        words = _evidence(interval, claim.unit)
+        if len(self.seeds) < len(self.jobs):
+            words += f" of the {len(self.jobs)} seeds that the design has"
+        return Claim(sentence, place, state, words, self.jobs)
 
     def picture(self, name: str, title: str, draw: Callable[[flat.Records], Figure]) -> Picture:
         return Picture(name, title, lambda: draw(self.together), self.jobs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from experiments.report.content import Content, Section
+from experiments.report.content import PENDING, Content, Section
 from experiments.report.page import MEANING, facts
 from experiments.report.pieces import text_of
 from experiments.study import Page, Table
@@ -38,8 +38,13 @@ def _head(content: Content) -> Iterator[str]:
     rows = [
         [content.state(claim), claim.sentence, f"{entry.name}, {claim.place}", claim.evidence]
         for entry, claim in content.claims
+        if content.state(claim) != PENDING
     ]
     yield grid(["", "claim", "where", "evidence"], rows)
+    waiting = [(e, claim) for e, claim in content.claims if content.state(claim) == PENDING]
+    if waiting:
+        yield f"{PENDING[0].upper()}{PENDING[1:]}:"
+        yield "\n".join(f"- {entry.name}: {_escaped(claim.sentence)}" for entry, claim in waiting)
 
 
 def _section(one: Section, content: Content, folder: Path, docs: Path) -> Iterator[str]:

@@ -85,7 +85,11 @@ def figure(picture: Picture, content: Content) -> Html:
         return element("p", element("span", PENDING, class_="todo"), f": {picture.title}")
     return element(
         "figure",
-        element("img", src=image.address, alt=picture.title, loading="lazy"),
+        element(
+            "div",
+            element("img", src=image.address, alt=picture.title, loading="lazy"),
+            class_="scroll",
+        ),
         element("figcaption", picture.title, " ", links(picture.jobs, content.configurations)),
     )
 
