@@ -42,6 +42,7 @@ def test_a_margin_forgives_that_much() -> None:
     assert judge(below, 1) == "not reproduced"
     assert judge(below, 1, margin=0.5) == "reproduced"
     assert judge(below, 1, margin=0.1) == "not reproduced"
+    assert judge(below, 1, margin=0.3) == "not decidable at this scale"
 
 
 def test_evidence_has_mean_interval_and_number() -> None:
