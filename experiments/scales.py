@@ -61,7 +61,7 @@ PAPER: dict[str, Any] = {
 }
 
 SCALES: dict[ScaleName, Scale] = {
-    "smoke": Scale("smoke", SMOKE, seeds=2, main_seeds=2),
+    "smoke": Scale("smoke", SMOKE, seeds=1, main_seeds=2),
     "small": Scale("small", SMALL, seeds=3, main_seeds=5, light=LIGHT),
     "paper": Scale("paper", PAPER, seeds=3, main_seeds=3, tunes=True),
 }

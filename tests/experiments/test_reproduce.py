@@ -40,7 +40,7 @@ def said(folder: Path) -> str:
     """What `reproduce --all --scale smoke` prints."""
     console = Console(file=io.StringIO(), width=300, record=True)
     request = Request(
-        everything=True, scale="smoke", processes=1, out=folder / "out", work=folder / "work"
+        everything=True, scale="smoke", processes=2, out=folder / "out", work=folder / "work"
     )
     assert reproduce(request, console) == 0
     return console.export_text()
