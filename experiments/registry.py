@@ -42,6 +42,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     label: str
     name: str
+    panels: tuple[str, ...] = ()
     part: Literal["main", "appendix"]
     kind: Literal["table", "figure", "drawing"]
     shows: str
@@ -78,13 +79,13 @@ def entries() -> dict[str, Entry]:
 
 
 def entry(name: str) -> Entry:
-    """The entry with that label or short name.
+    """The entry with that label, that label of a panel, or that short name.
 
     Raises:
         UserError: there is none; the nearest is named.
     """
     for found in entries().values():
-        if name in (found.label, found.name):
+        if name in (found.label, found.name, *found.panels):
             return found
     raise unknown("table or figure", name, list(_names()))
 
@@ -93,6 +94,7 @@ def _names() -> Iterator[str]:
     for found in entries().values():
         yield found.name
         yield found.label
+        yield from found.panels
 
 
 def _operations(training: Training) -> float:

@@ -105,7 +105,7 @@ def worker_states(assembly: Assembly) -> dict[int, dict[str, Any]]:
         worker: {
             "params": workers.params[row].clone(),
             "buffers": [rows[row].clone() for _, rows in workers.buffers],
-            "inner": workers.optimizers[row].state_dict()["state"],
+            "inner": workers.state(row)["inner"]["state"],
         }
         for row, worker in enumerate(workers.ids)
     }

@@ -40,6 +40,12 @@ def test_names_are_short_and_no_two_alike() -> None:
     assert all(re.fullmatch(r"[a-z0-9-]{3,22}", name) for name in names)
 
 
+def test_a_panel_is_found_by_its_own_label() -> None:
+    panels = [panel for found in entries().values() for panel in found.panels]
+    assert len(set(panels) | set(LABELS)) == len(panels) + len(LABELS)
+    assert entry("fig:convex_time").name == entry("fig:convex_speedup").name == "convex"
+
+
 @pytest.mark.parametrize("label", LABELS)
 def test_an_entry_fits_together(label: str) -> None:
     found = entry(label)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -10,6 +11,8 @@ from benchmarks.network import laboratory as laboratories
 
 
 def main() -> None:
+    # Tests that run in the background of a shell have interrupts ignored, and so would this.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     guards = []
     start = laboratories.start_guard
 

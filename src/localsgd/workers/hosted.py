@@ -215,7 +215,7 @@ class Workers:
         return {
             "params": self.params[row],
             "buffers": [rows[row] for _, rows in self.buffers],
-            "inner": self.optimizers[row].state_dict(),
+            "inner": _without_empty(self.optimizers[row].state_dict()),
             "loss": (self.loss_sums[row], self.loss_counts[row]),
             "taken": self.taken[row],
             **({"accumulated": self._accumulated(row)} if self.accumulated else {}),
@@ -248,3 +248,8 @@ def _adopt_buffers(models: Sequence[nn.Module]) -> list[tuple[Layout, Tensor]]:
             adopt(layout, row, ((n, b) for n, b in model.named_buffers() if n in names))
         adopted.append((layout, rows))
     return adopted
+
+
+def _without_empty(inner: dict[str, Any]) -> dict[str, Any]:
+    """An optimizer's state without parameters that have none: however it is stepped, the same."""
+    return {**inner, "state": {key: own for key, own in inner["state"].items() if own}}
