@@ -14,7 +14,7 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -24,6 +24,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from experiments.quiet import Quiet
 from localsgd import tasks
 from localsgd.assemble import Assembly
 from localsgd.collective.metered import Entry
@@ -35,22 +36,6 @@ from localsgd.version import __version__
 
 CHECKPOINT_EVERY = 4
 """Evaluations from one checkpoint of a run to the next."""
-
-
-class Quiet:
-    """An observer who looks away."""
-
-    def started(self, assembly: Assembly) -> None: ...
-
-    def stepped(self, assembly: Assembly) -> None: ...
-
-    @contextmanager
-    def pausing(self, what: str) -> Generator[None]:
-        yield
-
-    def evaluated(self, row: dict[str, Any]) -> None: ...
-
-    def finished(self, summary: dict[str, Any]) -> None: ...
 
 
 class Reached(Exception):

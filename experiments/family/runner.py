@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from localsgd.assemble import Assembly
+from experiments.quiet import Quiet
 from localsgd.execute import prepare
 from localsgd.run import Run
 from localsgd.tasks.task import Task
-
-
-class Quiet:
-    """An observer who looks away."""
-
-    def started(self, assembly: Assembly) -> None: ...
-
-    def stepped(self, assembly: Assembly) -> None: ...
-
-    @contextmanager
-    def pausing(self, what: str) -> Generator[None]:
-        yield
-
-    def evaluated(self, row: dict[str, Any]) -> None: ...
-
-    def finished(self, summary: dict[str, Any]) -> None: ...
 
 
 class Kept:
