@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from localsgd.cli.main import _parse
 from localsgd.cli.options import ResumeCommand, RunCommand
@@ -86,7 +87,6 @@ def test_slurm_asks_for_as_many_workers_as_tasks(tmp_path: Path) -> None:
 
 
 def test_kubernetes_pods_start_a_run_of_their_size(tmp_path: Path) -> None:
-    yaml = pytest.importorskip("yaml")
     service, claim, job = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
     pod = job["spec"]["template"]["spec"]
     container = pod["containers"][0]

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 from localsgd import tasks
@@ -19,8 +20,7 @@ CARD = replace(imagenet.CARD, input_shape=(3, 14, 14))
 
 
 def pillow(path: Path) -> Tensor:
-    image = pytest.importorskip("PIL.Image")
-    with image.open(path) as opened:
+    with Image.open(path) as opened:
         return torch.from_numpy(np.array(opened.convert("RGB"))).permute(2, 0, 1)
 
 
