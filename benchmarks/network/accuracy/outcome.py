@@ -1,0 +1,120 @@
+"""What was trained at one rate: times and accuracies of arms, paired over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from benchmarks.network.accuracy.arms import DDP, PACE, TRAINED
+from benchmarks.network.accuracy.setting import Setting
+from benchmarks.network.accuracy.store import Record, Store
+from benchmarks.timing import Spread, ratios
+
+WITHIN = 0.5
+"""Points below DDP's accuracy at its end that still count as the same."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One run.
+
+    Args:
+        seconds: of training up to the end of each epoch.
+        accuracy: after each epoch, %, on the images that are judged along the way.
+        last: at the end, %, on all that are judged.
+        node_bytes: a step, of the node that sent most.
+        cpu_seconds: a step, of all processes.
+    """
+
+    seconds: tuple[float, ...]
+    accuracy: tuple[float, ...]
+    last: float
+    node_bytes: float
+    cpu_seconds: float
+
+    @staticmethod
+    def of(record: Record, setting: Setting) -> Trained:
+        return Trained(
+            tuple(accumulate(record["seconds"])),
+            tuple(100 * right / setting.judged for right in record["right"]),
+            100 * record["right_last"] / setting.judged_last,
+            sum(record["node_bytes"]) / setting.steps,
+            sum(record["cpu_seconds"]) / setting.steps,
+        )
+
+    def reached(self, accuracy: float) -> float | None:
+        """Seconds up to the first epoch with that accuracy at its end; `None` without one."""
+        timed = zip(self.seconds, self.accuracy, strict=True)
+        return next((seconds for seconds, found in timed if found >= accuracy), None)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All runs at a rate.
+
+    Args:
+        rate: bits a second.
+        runs: by arm, then by seed.
+        share: of the speed without communication that DDP has, over laps in turns.
+    """
+
+    rate: int
+    runs: dict[str, dict[int, Trained]]
+    share: Spread
+
+    def arms(self) -> list[str]:
+        """Those that have a run of DDP's seed, in the order of the table."""
+        return [arm for arm in TRAINED if self.seeds(arm)]
+
+    def seeds(self, arm: str) -> list[int]:
+        return sorted(self.runs.get(arm, {}).keys() & self.runs.get(DDP, {}).keys())
+
+    def pairs(self, arm: str) -> list[tuple[Trained, Trained]]:
+        """The arm's run and DDP's, seed by seed."""
+        return [(self.runs[arm][seed], self.runs[DDP][seed]) for seed in self.seeds(arm)]
+
+    def times(self, arm: str) -> Spread:
+        """Of DDP's time for as many samples."""
+        own, base = zip(*self.pairs(arm), strict=True)
+        return ratios([one.seconds[-1] for one in own], [one.seconds[-1] for one in base])
+
+    def points_below(self, arm: str) -> list[float]:
+        """DDP's accuracy at the end less the arm's, in points."""
+        return [base.last - own.last for own, base in self.pairs(arm)]
+
+    def times_to_accuracy(self, arm: str) -> list[float | None]:
+        """Of DDP's time, each up to where DDP ends less `WITHIN`; `None` where that is not reached.
+
+        By the accuracies along the way, so to an epoch.
+        """
+        found: list[float | None] = []
+        for own, base in self.pairs(arm):
+            target = base.accuracy[-1] - WITHIN
+            seconds, least = own.reached(target), base.reached(target)
+            found.append(None if seconds is None or least is None else seconds / least)
+        return found
+
+
+def outcomes(store: Store, setting: Setting) -> list[Outcome]:
+    """One for each rate at which DDP and another arm were trained from one seed."""
+    records = store.all(kind="run")
+    found = [
+        Outcome(rate, _runs(records, rate, setting), _share(store, rate))
+        for rate in dict.fromkeys(one["rate"] for one in records)
+    ]
+    return [one for one in found if one.arms()]
+
+
+def _runs(records: Sequence[Record], rate: int, setting: Setting) -> dict[str, dict[int, Trained]]:
+    runs: dict[str, dict[int, Trained]] = {}
+    for one in records:
+        if one["rate"] == rate:
+            runs.setdefault(one["arm"], {})[one["seed"]] = Trained.of(one, setting)
+    return runs
+
+
+def _share(store: Store, rate: int) -> Spread:
+    laps = [one["step_seconds"] for one in store.all(kind="laps", rate=rate, arms=list(PACE))]
+    own, base = ([seconds for one in laps for seconds in one[arm]] for arm in PACE)
+    return ratios(own, base)

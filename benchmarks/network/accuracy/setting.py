@@ -1,0 +1,73 @@
+"""What all arms have in common: data, model, learning rate, number of steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.network.refusal import Refused
+from localsgd import share
+from localsgd.learning_rate import StepDecay
+
+NODES = 4
+DECAYS = (0.5, 0.75)
+"""Of the run; the first of them is where post-local SGD leaves H = 1."""
+TEST_IMAGES = 10_000
+WARMUP = 0.0625
+"""Of the run: from a tenth of the rate's peak."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Everything but links, arms and seeds that a run depends on.
+
+    Args:
+        network: by its name in `localsgd.tasks.models`.
+        images: N, a subset of CIFAR-10's training images with as many of each class as of another.
+        epochs: passes over it by all workers together.
+        batch: B of each worker.
+        local_steps: H.
+        learning_rate: its peak.
+        judged: how many of the first test images give the accuracy after each epoch.
+        judged_last: the same for the accuracy at the end.
+    """
+
+    network: str = "resnet20"
+    images: int = 4096
+    epochs: int = 8
+    batch: int = 32
+    local_steps: int = 8
+    learning_rate: float = 0.1
+    judged: int = 2000
+    judged_last: int = 10_000
+
+    def __post_init__(self) -> None:
+        if self.images % (NODES * self.batch) or self.images < 1 or self.epochs < 1:
+            raise Refused(
+                f"{self.epochs} epochs of {self.images} images are no whole number of steps of "
+                f"{NODES} x {self.batch}; give a multiple of {NODES * self.batch} images, and 1 "
+                "epoch or more"
+            )
+        if not 1 <= self.judged <= self.judged_last <= TEST_IMAGES:
+            raise Refused(
+                f"{self.judged} test images after each epoch and {self.judged_last} at the end "
+                f"can't be judged; give 1 to {TEST_IMAGES}, and no fewer at the end"
+            )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.images // (NODES * self.batch)
+
+    @property
+    def steps(self) -> int:
+        return self.epochs * self.steps_per_epoch
+
+    @property
+    def switch(self) -> int:
+        """The first step of post-local SGD's second phase: that of the first decay."""
+        return share(DECAYS[0], self.steps)
+
+    def rate(self) -> StepDecay:
+        """γ at every step, the same for all arms."""
+        peak = self.learning_rate
+        decays = tuple(share(part, self.steps) for part in DECAYS)
+        return StepDecay(peak / 10, peak, round(WARMUP * self.steps), decays)
