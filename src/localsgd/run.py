@@ -186,7 +186,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         run = msgspec.structs.replace(
             self,
             **{name: _default(getattr(self, name), preset[name]) for name in PRESETS},
-            task=self.task,
             model=self.model or card.default_model,
             workers=topology.workers,
             topology=str(topology),

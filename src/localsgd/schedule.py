@@ -63,10 +63,7 @@ After: TypeAlias = int | Literal["first_decay"]
 
 
 def epochs(number: float, steps_per_epoch: int) -> int:
-    """`number` epochs in local steps, rounded up:
-
-    the first step that lies at or after that point.
-    """
+    """The first step that lies at or after `number` epochs, in local steps from the start."""
     if number < 0 or steps_per_epoch < 1:
         raise UserError(
             f"epochs({number}, steps_per_epoch={steps_per_epoch}) is no point of a run; "
@@ -112,9 +109,8 @@ class Every:
 
 
 def every(local_steps: int) -> Every:
-    """H = `local_steps` from the start:
-
-    mini-batch SGD for 1, local SGD otherwise (Lin et al. 2020, Algorithm 1).
+    """H = `local_steps` from the start: mini-batch SGD for 1, local SGD otherwise (Lin et al. 2020,
+    Algorithm 1).
     """
     return Every(checked_length(local_steps))
 
@@ -209,9 +205,8 @@ class Piecewise:
 
 
 def piecewise(pieces: Mapping[int, int]) -> Piecewise:
-    """H from the table {first step:
-
-    H}: `piecewise({0: 1, 500: 4, 800: 16})`. The first key must be 0.
+    """H from a table by the first step of each stretch, of which one must be 0, as in
+    `piecewise({0: 1, 500: 4, 800: 16})`.
     """
     if 0 not in pieces or not all(_is_whole(start, least=0) for start in pieces):
         raise UserError(
@@ -317,9 +312,13 @@ def picture(
     steps: int,
     progress: Callable[[int], Progress] | None = None,
 ) -> str:
-    """The first `steps` local steps drawn:
+    """The first `steps` local steps drawn: a dot for each, then how many levels agree, as in
+    `'.1.1.2...'`.
 
-    a dot for each, then how many levels agree: `'.1.1.2...'`.
+    Args:
+        schedules: one for each level, from the innermost outwards.
+        steps: how many are drawn.
+        progress: what schedules see at a step; the step alone where not given.
     """
     drawn: list[tuple[int, str]] = []
     at = progress or (lambda step: Progress(step=step))

@@ -1,4 +1,4 @@
-"""The command line: `localsgd run`, `compare`, `resume`, `show`, `landscape`, `tasks`."""
+"""The command line: `localsgd --help` names its commands."""
 
 from localsgd.cli.main import main
 

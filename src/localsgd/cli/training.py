@@ -50,7 +50,7 @@ from localsgd.watching import watch, watched
 def run(command: RunCommand) -> int:
     """Trains one run."""
     command.hosting.check()
-    completed = complete(command.run, command.hosting)
+    completed = complete(command.run)
     out = command.out or Path("runs") / f"{completed.task}-{completed.method}-{_now()}"
     Folder.check_new(out)  # by all: a process that waits for one that has left waits for long
     if command.quickest:
@@ -110,8 +110,8 @@ def compare(command: CompareCommand) -> int:
     return status
 
 
-def complete(wanted: Run, hosting: Hosting) -> Run:
-    """The run with everything filled in; its data is read once, so that what is wrong shows now."""
+def complete(wanted: Run) -> Run:
+    """The run with everything filled in and checked, before its data is read."""
     return wanted.completed(tasks.card(wanted.task))
 
 
@@ -134,7 +134,7 @@ def compared(command: CompareCommand) -> dict[str, Run]:
                 local_steps=None if not chosen.uses else (math.prod(given),) if flat else given,
             )
             label = f"{name}-seed{seed}" if command.seeds else name
-            runs[label] = complete(changed, command.hosting)
+            runs[label] = complete(changed)
     if not runs:
         raise UserError("a comparison of no methods shows nothing; give some by --methods")
     return runs

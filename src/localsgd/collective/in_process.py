@@ -1,7 +1,4 @@
-"""Collectives whose members all live in this process:
-
-the simulation, and the blocks inside a process.
-"""
+"""Collectives whose members all live in this process: a simulation, and blocks inside a process."""
 
 from __future__ import annotations
 

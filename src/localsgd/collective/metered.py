@@ -23,10 +23,7 @@ Waiting: TypeAlias = Callable[[], AbstractContextManager[object]]
 
 @dataclass
 class Entry:
-    """Totals of one level:
-
-    `calls`, payload `bytes` for each member, `seconds` this process waited.
-    """
+    """Totals of one level: `calls`, payload `bytes` of a member, `seconds` this process waited."""
 
     calls: int = 0
     bytes: int = 0

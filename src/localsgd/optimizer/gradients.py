@@ -23,10 +23,7 @@ from localsgd.optimizer.rows import Row
 from localsgd.workers.layout import Layout
 
 PACK_BYTES = 32 * 2**20
-"""Of a pack at most, larger single tensors apart:
-
-large enough for the wire, small beside a model.
-"""
+"""Of a pack at most, larger single tensors apart: enough for the wire, little beside a model."""
 
 MakeLevels = Callable[[Tensor], Sequence[Agreeing]]
 """From a vector `[n]` to the levels that average it over this worker's block."""

@@ -40,10 +40,7 @@ Way = Literal["auto", "gather", "two-phase"]
 WAYS = ("auto", "gather", "two-phase")
 
 SMALL = 1 << 16
-"""Bytes:
-
-up to which all payloads of the others arrive sooner in one round than smaller ones in two.
-"""
+"""Bytes up to which all others' payloads arrive sooner in one round than smaller ones in two."""
 
 
 class Chunk(NamedTuple):

@@ -20,10 +20,7 @@ from torch import Tensor
 from localsgd.errors import UserError
 
 ALIGNMENT = 16
-"""Scalars:
-
-64 bytes of float32, a cache line, so that views start as aligned as tensors of their own.
-"""
+"""Scalars: a cache line of float32, so that views start as aligned as tensors of their own."""
 
 
 @dataclass(frozen=True)
