@@ -9,9 +9,11 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from rich.console import Console
@@ -21,8 +23,14 @@ from experiments.store import Store, canonical
 from experiments.study import Job, Record
 from localsgd.errors import UserError
 from localsgd.execute import Interrupted
+from localsgd.processes import end_with
 
+T = TypeVar("T")
 THREADS = "OMP_NUM_THREADS"
+KILLED = (
+    "a process was killed, and the jobs of those beside it are lost with it; was there enough "
+    "memory? The same command does them again, with --processes 1 one at a time"
+)
 
 
 @dataclass(frozen=True)
@@ -47,7 +55,11 @@ class Outcome:
     """What is wrong, by the title of one of the jobs with that failure."""
 
     def fail(self, job: Job, error: BaseException) -> None:
-        reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, UserError):
+            reason = str(error)
+        elif isinstance(error, BrokenProcessPool):
+            reason = KILLED
         if reason not in self.failed.values():
             self.failed[job.title] = reason
 
@@ -60,12 +72,12 @@ def distinct(jobs: Iterable[Job]) -> list[Job]:
     return list(found.values())
 
 
-def share(jobs: Sequence[Job], text: str) -> list[Job]:
-    """`2/3`: every third job, from the second on. All shares together have each job once."""
+def share(work: Sequence[T], text: str) -> list[T]:
+    """`2/3`: every third piece of work, from the second on. Together all shares have each once."""
     index, _, count = text.partition("/")
     if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
         raise UserError(f"shard {text!r} is not understood; write 1/3, 2/3 or 3/3")
-    return list(jobs[int(index) - 1 :: int(count)])
+    return list(work[int(index) - 1 :: int(count)])
 
 
 def carry_out(
@@ -125,7 +137,7 @@ def _together(
 ) -> None:
     before = os.environ.get(THREADS)
     os.environ[THREADS] = "1"  # read by the processes when they start
-    pool = ProcessPoolExecutor(min(processes, len(due)), get_context("spawn"), _deaf)
+    pool = _pool(min(processes, len(due)))
     waiting, running = list(due), dict[Future[Record], Job]()
     try:
         while waiting or running:
@@ -133,8 +145,13 @@ def _together(
                 job = waiting.pop(0)
                 if (record := _found(job, store)) is not None:
                     told(job, lambda record=record: record)
-                else:
-                    running[pool.submit(_carried_out, job, place)] = job
+                    continue
+                try:
+                    future = pool.submit(_carried_out, job, place)
+                except BrokenProcessPool:
+                    pool = _pool(min(processes, len(due)))
+                    future = pool.submit(_carried_out, job, place)
+                running[future] = job
             begun([job.title for job in running.values()])
             ended, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in sorted(ended, key=_stopped):
@@ -153,6 +170,10 @@ def _together(
             os.environ[THREADS] = before
 
 
+def _pool(processes: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(processes, get_context("spawn"), _begin, (os.getpid(),))
+
+
 def _stopped(future: Future[Record]) -> bool:
     """Whether a job that has ended was interrupted."""
     return isinstance(future.exception(), Interrupted)
@@ -162,6 +183,12 @@ def _found(job: Job, store: Store) -> Record | None:
     """What another command has done meanwhile."""
     store.refresh()
     return store.of(job)
+
+
+def _begin(parent: int) -> None:
+    """What a process does before its first job: it is not to outlive the command."""
+    end_with(parent)
+    _deaf()
 
 
 def _deaf() -> None:

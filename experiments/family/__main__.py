@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress, TimeRemainingColumn
 
+from experiments.engine import share
 from experiments.family import report
 from experiments.family.design import ARMS, SEEDS, TABLE_OF_MOMENTA, settings
 from experiments.family.runner import Kept, carry_out
@@ -32,7 +33,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         kept = Kept(options.out / "runs.jsonl")
-        _carry_out(kept, options.seeds, options.data_dir, shard_of(options.shard))
+        _carry_out(kept, options.seeds, options.data_dir, options.shard)
         report.write(kept, options.out)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -43,17 +44,12 @@ def main() -> int:
     return 0
 
 
-def shard_of(text: str) -> slice:
-    """`2/3`: every third run, from the second on."""
-    index, _, count = text.partition("/")
-    if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
-        raise UserError(f"shard {text!r} is not understood; write 1/3, 2/3 or 3/3")
-    return slice(int(index) - 1, None, int(count))
-
-
-def _carry_out(kept: Kept, seeds: int, data_dir: Path | None, shard: slice) -> None:
-    due = [(arm, seed) for seed in range(seeds) for arm in ARMS | TABLE_OF_MOMENTA]
-    due = [(arm, seed) for arm, seed in due[shard] if kept.find(settings(arm, seed)) is None]
+def _carry_out(kept: Kept, seeds: int, data_dir: Path | None, shard: str) -> None:
+    if seeds < 1:
+        raise UserError(f"--seeds {seeds} cannot be; give 1 or more")
+    every = [(arm, seed) for seed in range(seeds) for arm in ARMS | TABLE_OF_MOMENTA]
+    mine = share(every, shard)
+    due = [(arm, seed) for arm, seed in mine if kept.find(settings(arm, seed)) is None]
     if not due:
         return
     task = tasks.load("fashion-mnist", data_dir)

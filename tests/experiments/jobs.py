@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +19,7 @@ class Square:
     Args:
         number: to be squared.
         note: no part of the key.
-        wrong: what is wrong with it: "data", "code" or "stop".
+        wrong: what is wrong with it: "data", "code" or "stop"; "killed" takes its process along.
     """
 
     number: int
@@ -39,6 +41,8 @@ class Square:
             raise ZeroDivisionError("by zero")
         if self.wrong == "stop":
             raise KeyboardInterrupt
+        if self.wrong == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
         place.scratch.mkdir(parents=True, exist_ok=True)
         with (place.scratch / "done").open("a") as file:
             file.write(f"{self.number}\n")

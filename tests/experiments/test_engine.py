@@ -79,3 +79,11 @@ def test_several_processes_do_the_same(tmp_path: Path) -> None:
         None,
         *({"square": number**2, "seconds": 0.5} for number in range(4)),
     ]
+
+
+@pytest.mark.timeout(120)
+def test_others_go_on_where_a_process_is_killed(tmp_path: Path) -> None:
+    jobs: list[Job] = [Square(0, wrong="killed"), *(Square(number) for number in range(1, 4))]
+    outcome = run(jobs, tmp_path, processes=2)
+    assert "a process was killed" in outcome.failed["0 squared"]
+    assert {2, 3} <= set(done(tmp_path))

@@ -5,6 +5,7 @@ from localsgd.processes.heartbeat import Heartbeat
 from localsgd.processes.join import joined
 from localsgd.processes.last_words import PEER_LOST_EXIT, is_launched, say_last_words
 from localsgd.processes.launch import launch
+from localsgd.processes.parent import end_with
 from localsgd.processes.same import check_same
 from localsgd.processes.world import World, find_world
 
@@ -14,6 +15,7 @@ __all__ = [
     "Heartbeat",
     "World",
     "check_same",
+    "end_with",
     "find_world",
     "is_launched",
     "joined",

@@ -18,9 +18,12 @@ def end_with_parent() -> None:
 
     Once it has died this process gets SIGTERM and, 5 seconds later, ends whatever it does.
     """
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return
-    parent = int(os.environ.get(LAUNCHER) or os.getppid())
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        end_with(int(os.environ.get(LAUNCHER) or os.getppid()))
+
+
+def end_with(parent: int) -> None:
+    """As `end_with_parent`, for whatever parent; to be called by its child, with its process id."""
     threading.Thread(target=_watch, args=(parent,), name="parent", daemon=True).start()
 
 
