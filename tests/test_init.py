@@ -7,7 +7,7 @@ import sys
 
 import localsgd
 
-HEAVY = ["scipy", "sklearn", "matplotlib", "msgspec", "rich", "safetensors", "torchvision", "tyro"]
+HEAVY = ["PIL", "scipy", "sklearn", "matplotlib", "msgspec", "rich", "safetensors", "tyro"]
 
 
 def test_names_are_there() -> None:

@@ -188,7 +188,7 @@ def test_a_folder_of_images_is_trained_on(tmp_path: Path, monkeypatch: pytest.Mo
         shape = (3, 64 + number, 80)
         return torch.full(shape, 200 * cat + number, dtype=torch.uint8)
 
-    monkeypatch.setattr(imagenet, "torchvision_decode", lambda: decode)
+    monkeypatch.setattr(imagenet, "pillow_decode", lambda: decode)
     settings: dict[str, Any] = {
         "task": "imagenet",
         "model": "imagenet-resnet50-2",

@@ -14,7 +14,7 @@ from localsgd import tasks
 from localsgd.errors import UserError
 from localsgd.tasks import imagenet
 from localsgd.tasks.crops import central, drawn, random_crops
-from localsgd.tasks.image_folder import ImageFolderTask, torchvision_decode
+from localsgd.tasks.image_folder import ImageFolderTask, pillow_decode
 
 CARD = replace(imagenet.CARD, input_shape=(3, 14, 14))
 
@@ -111,42 +111,43 @@ def test_where_it_is_looked_for(image_folder: Path, tmp_path: Path) -> None:
             tasks.load(name, tmp_path)
 
 
-def test_without_torchvision_one_line_says_so(
+def test_without_pillow_one_line_says_so(
     image_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "torchvision", None)
-    monkeypatch.setitem(sys.modules, "torchvision.io", None)
-    with pytest.raises(UserError, match=r"need torchvision, .*pip install 'localsgd\[imagenet\]'"):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(UserError, match=r"need Pillow, .*pip install 'localsgd\[cli\]'"):
         tasks.load("imagenet", image_folder)
 
 
-def test_a_torchvision_for_another_torch_is_one_line(
-    image_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_pixels_are_those_of_the_file(tmp_path: Path) -> None:
+    pixels = np.arange(7 * 9 * 3, dtype=np.uint8).reshape(7, 9, 3)
+    path = tmp_path / "lossless.JPEG"
+    Image.fromarray(pixels).save(path, "PNG")
+    found = pillow_decode()(path)
+    assert found.is_contiguous()
+    assert torch.equal(found, torch.from_numpy(pixels).permute(2, 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("mode", "colour", "shown"),
+    [("L", 80, (80, 80, 80)), ("CMYK", (0, 0, 0, 0), (255, 255, 255))],
+)
+def test_images_of_other_modes_are_read_as_colours(
+    tmp_path: Path, mode: str, colour: int | tuple[int, ...], shown: tuple[int, int, int]
 ) -> None:
-    package = tmp_path / "wrong" / "torchvision"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("raise RuntimeError('operator nms does not exist')")
-    monkeypatch.syspath_prepend(package.parent)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-        monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(UserError, match=r"used \(operator nms does not exist\); install the ver"):
-        tasks.load("imagenet", image_folder)
+    path = tmp_path / "odd.JPEG"
+    Image.new(mode, (9, 7), colour).save(path, "JPEG")
+    found = pillow_decode()(path)
+    assert found.shape == (3, 7, 9)
+    assert tuple(found[:, 3, 4].tolist()) == shown
 
 
-def test_torchvision_reads_what_pillow_reads(image_folder: Path) -> None:
-    pytest.importorskip("torchvision")
-    decode = torchvision_decode()
-    path = image_folder / "train" / "n01" / "n01_0.JPEG"
-    difference = decode(path).int() - pillow(path).int()
-    assert difference.abs().max() <= 2
-    image = pytest.importorskip("PIL.Image")
-    grey, cmyk, png = (path.with_name(f"{name}.JPEG") for name in ("grey", "cmyk", "png"))
-    image.new("L", (9, 7), 80).save(grey, "JPEG")
-    image.new("CMYK", (9, 7), (0, 0, 0, 0)).save(cmyk, "JPEG")
-    image.new("RGB", (9, 7), (255, 0, 0)).save(png, "PNG")
-    assert [decode(p).shape for p in (grey, cmyk, png)] == [(3, 7, 9)] * 3
-    assert decode(png)[:, 0, 0].tolist() == [255, 0, 0]
-    path.write_bytes(b"no image")
-    with pytest.raises(UserError, match=r"n01_0.JPEG is no readable image"):
-        decode(path)
-    assert tasks.load("imagenet", image_folder).test_batch(torch.tensor([0]))[0].isfinite().all()
+def test_a_damaged_image_is_one_line(image_folder: Path) -> None:
+    path = image_folder / "val" / "n01" / "n01_0.JPEG"
+    task = tasks.load("imagenet", image_folder)
+    assert task.test_batch(torch.tensor([0]))[0].isfinite().all()
+    for content in (b"no image", path.read_bytes()[:-40]):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=r"n01_0.JPEG is no readable image \(") as error:
+            task.test_batch(torch.tensor([0]))
+        assert "\n" not in str(error.value)

@@ -15,6 +15,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import final
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -162,43 +163,27 @@ class ImageFolderTask(Task):
         return replace(self, card=replace(self.card, train_size=train), train=files)
 
 
-def torchvision_decode() -> Decode:
-    """Decodes by torchvision, in RGB.
+def pillow_decode() -> Decode:
+    """Decodes by Pillow, whatever a file holds, in RGB; ImageNet has a PNG and CMYK files too.
 
     Raises:
-        UserError: it is not installed, or made for another version of torch.
+        UserError: it is not installed.
     """
     try:
-        from torchvision.io import ImageReadMode, decode_jpeg, read_file
+        from PIL import Image
     except ImportError:
         raise UserError(
-            "images in files need torchvision, which is not installed: "
-            "pip install 'localsgd[imagenet]', or choose another task"
-        ) from None
-    except RuntimeError as error:  # how it ends where its operators cannot be loaded
-        raise UserError(
-            f"torchvision cannot be used ({str(error).splitlines()[0]}); install the version that "
-            f"belongs to torch {torch.__version__}"
+            "images in files need Pillow, which is not installed: pip install 'localsgd[cli]', "
+            "or choose another task"
         ) from None
 
     def decode(path: Path) -> Tensor:
         try:
-            content = read_file(str(path))
-            try:
-                return decode_jpeg(content, mode=ImageReadMode.RGB)
-            except RuntimeError:
-                return _odd(path)
-        except (RuntimeError, OSError, ValueError) as error:
+            with Image.open(path) as image:
+                pixels = np.array(image.convert("RGB"))
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             reason = str(error).splitlines()[0]
             raise UserError(f"{path} is no readable image ({reason})") from None
+        return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
     return decode
-
-
-def _odd(path: Path) -> Tensor:
-    """What the JPEG reader refuses: about twenty CMYK files and one PNG in ImageNet."""
-    from PIL import Image
-    from torchvision.transforms.functional import pil_to_tensor
-
-    with Image.open(path) as image:
-        return pil_to_tensor(image.convert("RGB"))

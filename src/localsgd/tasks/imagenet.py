@@ -17,7 +17,7 @@ from localsgd.tasks.image_folder import (
     ImageFolderTask,
     class_names,
     find_files,
-    torchvision_decode,
+    pillow_decode,
 )
 from localsgd.tasks.places import advice, places
 from localsgd.tasks.task import Card, Defaults
@@ -79,7 +79,7 @@ def _task(card: Card, source: Source) -> ImageFolderTask:
         layout = f"the folder {FOLDER} with {TRAIN}/CLASS/*.JPEG and {TEST}/CLASS/*.JPEG"
         hint = advice(layout, source.data_dir)
         raise UserError(f"no data here, and {card.name} is not downloaded ({card.source}); {hint}")
-    return folder_task(folder, card, torchvision_decode(), source.device, source.augment)
+    return folder_task(folder, card, pillow_decode(), source.device, source.augment)
 
 
 def folder_task(
