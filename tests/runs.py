@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import resource
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -120,3 +121,14 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor):
         return one.dtype == other.dtype and torch.equal(one, other)
     return one == other
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Generator[None]:
+    """Writing fails beyond so many bytes of a file, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -11,7 +11,7 @@ from torch import nn
 
 from localsgd.errors import UserError
 from localsgd.record import Folder, environment, write_whole
-from tests.runs import Killed, tiny
+from tests.runs import Killed, files_of_at_most, tiny
 
 
 @pytest.fixture
@@ -84,6 +84,24 @@ def test_files_appear_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(Killed):
         write_whole(path, b"second")
     assert path.read_bytes() == b"first"
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_whole(path, b"first")
+    with files_of_at_most(100), pytest.raises(OSError, match="File too large") as told:
+        write_whole(path, b"x" * 1000)
+    assert told.value.filename == str(path)
+    assert path.read_bytes() == b"first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["summary", "environment"])
+@pytest.mark.parametrize("content", ['{"test_acc', "[]", ""])
+def test_damaged_records_are_refused(folder: Folder, name: str, content: str) -> None:
+    (folder.path / f"{name}.json").write_text(content)
+    with pytest.raises(UserError, match=rf"{name}\.json is damaged: .*; put it back, or remove"):
+        getattr(folder, name)()
 
 
 def test_metrics_are_json_lines_and_a_torn_one_is_left_out(folder: Folder) -> None:

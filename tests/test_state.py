@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -19,7 +20,16 @@ from localsgd.plan import Plan
 from localsgd.reduce import OrderedMean
 from localsgd.topology import build_levels, place
 from tests.distributed import harness
-from tests.runs import STEPS, Killed, digits, killed_at, same, tiny, worker_states
+from tests.runs import (
+    STEPS,
+    Killed,
+    digits,
+    files_of_at_most,
+    killed_at,
+    same,
+    tiny,
+    worker_states,
+)
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -171,6 +181,48 @@ def test_only_whole_checkpoints_and_only_the_newest_two(tmp_path: Path) -> None:
     assert [path.name for path in found] == ["step-00000011", "step-00000012"]
     names = sorted(path.name for path in found[0].iterdir())
     assert names == ["common.json", *(f"worker-0000{worker}.pt" for worker in range(4))]
+
+
+@pytest.mark.parametrize("share", [0.1, 0.99])
+def test_a_full_disk_leaves_whole_checkpoints(tmp_path: Path, share: float) -> None:
+    assembly = assembled("plain")
+    state.save(assembly, tmp_path, barrier, {})
+    before = sorted(tmp_path.iterdir())
+    room = (before[0] / "worker-00000.pt").stat().st_size * share
+    assembly.workers.step = 1
+    with files_of_at_most(int(room)), pytest.raises(UserError, match="is the disk full"):
+        state.save(assembly, tmp_path, barrier, {})
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_what_was_left_by_the_dead_is_removed(tmp_path: Path) -> None:
+    for name in ("step-00000007.partial", "step-00000003.discarded"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "worker-00000.pt").write_text("")
+    state.save(assembled("plain"), tmp_path, barrier, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000000"]
+
+
+def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_disk: set[str] = set()
+    named: dict[str, set[str]] = {}
+    sync, replace = os.fsync, os.replace
+
+    def noted_sync(file: int) -> None:
+        sync(file)
+        on_disk.add(Path(f"/proc/self/fd/{file}").readlink().name.removesuffix(".partial"))
+
+    def noted_replace(source: Path, target: Path) -> None:
+        named[Path(target).name] = set(on_disk)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", noted_sync)
+    monkeypatch.setattr(os, "replace", noted_replace)
+    state.save(assembled("plain"), tmp_path, barrier, {})
+    [checkpoint] = state.checkpoints(tmp_path)
+    assert named[checkpoint.name] == {path.name for path in checkpoint.iterdir()}
 
 
 @pytest.mark.parametrize("dying", range(9))

@@ -14,9 +14,10 @@ import json
 import os
 import platform
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -24,12 +25,31 @@ from localsgd.errors import UserError
 from localsgd.run import Run, from_json, to_json
 from localsgd.version import __version__
 
+_ADVICE = "put it back, or remove it and go on by `localsgd resume`"
+
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file so that it is there with all its content or not at all."""
+    """Writes a file so that it is there with all its content or not at all, after a power cut too.
+
+    Raises:
+        OSError: it cannot be written, as on a full disk; it names the file, and nothing is left.
+    """
     partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(content)
-    os.replace(partial, path)
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            to_disk(file)
+        os.replace(partial, path)
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def to_disk(file: IO[bytes]) -> None:
+    """Returns once what was written lies on the disk, so that no name is given to a file before."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 @dataclass(frozen=True)
@@ -101,12 +121,11 @@ class Folder:
 
     def summary(self) -> dict[str, Any] | None:
         """What came out, or `None` while the run has not ended."""
-        path = self.path / "summary.json"
-        return json.loads(path.read_text()) if path.is_file() else None
+        return _read(self.path / "summary.json")
 
     def environment(self) -> dict[str, Any]:
-        path = self.path / "environment.json"
-        return json.loads(path.read_text()) if path.is_file() else {}
+        """What the run was made with; nothing where it died before it said so."""
+        return _read(self.path / "environment.json") or {}
 
     def snapshot(self, number: int, model: torch.nn.Module) -> None:
         """Keeps the agreed model of the end of a learning rate's `number`-th cycle."""
@@ -117,6 +136,19 @@ class Folder:
     def finish(self, summary: Mapping[str, Any], model: torch.nn.Module) -> None:
         write_whole(self.model, _weights(model))
         write_whole(self.path / "summary.json", _json(summary))
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """The object in a JSON file; `None` where there is no file."""
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text())
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: {error}; {_ADVICE}") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path} is damaged: it holds no object; {_ADVICE}")
+    return found
 
 
 def _weights(model: torch.nn.Module) -> bytes:

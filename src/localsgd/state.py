@@ -9,12 +9,14 @@ folder.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import pickle
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from localsgd.collective.metered import Entry
 from localsgd.delayed import Fragmented
 from localsgd.errors import UserError
 from localsgd.level import Level
+from localsgd.record import to_disk, write_whole
 from localsgd.run import Run
 
 KEPT = 2
@@ -52,34 +55,25 @@ def save(
         barrier: returns once all processes have called it.
         extra: small values, equal on all processes, that `load` gives back.
     """
-    rank = assembly.placement.rank
+    leads = assembly.placement.rank == 0
     final = folder / f"step-{assembly.workers.step:08d}"
     partial = final.with_suffix(".partial")
-    if rank == 0:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-    barrier()
-    for row, worker in enumerate(assembly.workers.ids):
-        _write(partial / _file(worker), _worker_state(assembly, row, worker))
-    barrier()
-    if rank == 0:
-        common = {
-            "run": _fingerprint(assembly.run),
-            "step": assembly.workers.step,
-            "position": asdict(assembly.position),
-            "agreements": assembly.agreements,
-            "model_agreements": assembly.model_agreements,
-            "signals": assembly.signals.state(),
-            "seconds": assembly.told.seconds,
-            "ledger": [asdict(entry) for entry in assembly.ledger.levels],
-            "sha256": {path.name: _sha256(path) for path in sorted(partial.iterdir())},
-            "extra": extra,
-        }
-        (partial / "common.json").write_text(json.dumps(_sealed(common)))
-        _discard(final)
-        os.replace(partial, final)
-        for old in checkpoints(folder)[:-KEPT]:
-            _discard(old)
+    with _whole_or_nothing(partial):
+        if leads:
+            for left in (*folder.glob("step-*.partial"), *folder.glob("step-*.discarded")):
+                shutil.rmtree(left, ignore_errors=True)
+            partial.mkdir(parents=True)
+        barrier()
+        for row, worker in enumerate(assembly.workers.ids):
+            _write(partial / _file(worker), _worker_state(assembly, row, worker))
+        barrier()
+        if leads:
+            common = _common_state(assembly, partial, extra)
+            write_whole(partial / "common.json", json.dumps(_sealed(common)).encode())
+            _discard(final)
+            os.replace(partial, final)
+            for old in checkpoints(folder)[:-KEPT]:
+                _discard(old)
     barrier()
 
 
@@ -122,6 +116,35 @@ def read_common(checkpoint: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UserError(f"checkpoint file {path} is damaged: {error}; {_ADVICE}") from None
     return common
+
+
+@contextmanager
+def _whole_or_nothing(partial: Path) -> Generator[None]:
+    """Removes what there is of a checkpoint that cannot be written, as on a full disk."""
+    try:
+        yield
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise UserError(
+            f"{error.filename or partial} cannot be written: {error.strerror}; is the disk full? "
+            "`localsgd resume` goes on from the checkpoint before, once there is room"
+        ) from None
+
+
+def _common_state(assembly: Assembly, partial: Path, extra: dict[str, Any]) -> dict[str, Any]:
+    """What all workers share, once their files are there."""
+    return {
+        "run": _fingerprint(assembly.run),
+        "step": assembly.workers.step,
+        "position": asdict(assembly.position),
+        "agreements": assembly.agreements,
+        "model_agreements": assembly.model_agreements,
+        "signals": assembly.signals.state(),
+        "seconds": assembly.told.seconds,
+        "ledger": [asdict(entry) for entry in assembly.ledger.levels],
+        "sha256": {path.name: _sha256(path) for path in sorted(partial.iterdir())},
+        "extra": extra,
+    }
 
 
 def _worker_state(assembly: Assembly, row: int, worker: int) -> dict[str, Any]:
@@ -222,7 +245,12 @@ def _file(worker: int) -> str:
 
 
 def _write(path: Path, state: dict[str, Any]) -> None:
-    torch.save(_own_memory(state), path)
+    with path.open("wb") as file:
+        try:
+            torch.save(_own_memory(state), file)
+        except RuntimeError:  # what torch makes of a write that fails
+            raise OSError(errno.EIO, "it was not written in full", str(path)) from None
+        to_disk(file)
 
 
 def _own_memory(value: Any) -> Any:
