@@ -44,7 +44,7 @@ from localsgd import UserError
 from localsgd.tasks import load
 
 SHARE = 0.49
-SEEDS, TURNS = 3, 3
+SEEDS, TURNS = 3, 2
 
 
 def measure(options: argparse.Namespace) -> bool:
@@ -60,7 +60,7 @@ def measure(options: argparse.Namespace) -> bool:
         crew(made, environment=alone.KEEPING) as workers,
     ):
         course = Course(made, workers, setting, store, progress)
-        course.train(rate or course.rate_for(options.share), options.seeds, options.turns)
+        course.train(rate or course.rate_for(options.share), options.seeds)
         for one in slowest:
             course.pace(one, 0, SLOW, options.turns)
     return report(store, setting, options.name)
@@ -69,13 +69,11 @@ def measure(options: argparse.Namespace) -> bool:
 def report(store: Store, setting: Setting, name: str) -> bool:
     """The tables, the picture and the claims of all that the store has."""
     found = outcomes(store, setting)
-    title = (
-        f"{setting.network}, {NODES} nodes, B = {setting.batch} a worker, {setting.epochs} epochs "
-        f"of {setting.images:,} images of CIFAR-10"
-    )
+    who = f"{setting.network}, {NODES} nodes that share these cores, B = {setting.batch} a worker"
+    what = f"{setting.images:,} images of CIFAR-10, {setting.steps} steps"
     lines = [line for outcome in found for line in trained(outcome, setting)]
-    publish(name, f"{title}; cores are shared", [*lines, *slow(store, setting)])
-    draw(found, setting, RESULTS / f"{name}.png", f"{title}; cores are shared")
+    publish(name, f"{who}, {what}", [*lines, *slow(store, setting)])
+    draw(found, setting, RESULTS / f"{name}.png", f"{who},\n{what}")
     return publish(f"{name}-claims", "What has to hold", claims(store, found, setting))
 
 
@@ -110,7 +108,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     links.add_argument("--rate", help="of a node's link, such as 100mbit")
     parser.add_argument("--slow", nargs="*", default=["10mbit"], metavar="RATE")
     parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--turns", type=int, default=TURNS, help="of laps")
+    parser.add_argument("--turns", type=int, default=TURNS, help="of the steps on slow links")
     parser.add_argument("--name", default="network-accuracy", help="of the results")
     for field in fields(Setting):
         flag = "--" + field.name.replace("_", "-")

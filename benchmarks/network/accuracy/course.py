@@ -16,7 +16,7 @@ from rich.progress import Progress
 from benchmarks.network import rates
 from benchmarks.network.accuracy import trainee
 from benchmarks.network.accuracy.arms import ARMS, BOUND, DDP, PACE, TRAINED
-from benchmarks.network.accuracy.laps import SECONDS, take_laps
+from benchmarks.network.accuracy.laps import SECONDS, Track
 from benchmarks.network.accuracy.rate import Point, search
 from benchmarks.network.accuracy.setting import Setting
 from benchmarks.network.accuracy.store import Record, Store
@@ -50,7 +50,8 @@ class Course:
         """The rate at which DDP has that share of the speed without communication."""
         found = self._store.find(kind="rate", share=share)
         if found is None:
-            points = search(share, self._share_at)
+            track = self._track(PACE, f"share {share:g}")
+            points = search(share, lambda rate: self._share_at(track, rate))
             found = self._store.add(
                 {
                     "kind": "rate",
@@ -63,30 +64,26 @@ class Course:
             self._say(f"share {share:g} at {rates.named(found['rate'])}", points)
         return found["rate"]
 
-    def _share_at(self, rate: int) -> float:
-        laps = self._laps(rate, PACE, turns=1)
+    def _share_at(self, track: Track, rate: int) -> float:
+        self._made.shape(rate)
+        laps = track.laps(turns=1)
         return ratios(laps[BOUND], laps[DDP]).median
 
-    def _laps(self, rate: int, arms: Sequence[str], turns: int) -> dict[str, list[float]]:
-        self._made.shape(rate)
-        where = rates.named(rate)
-        return take_laps(
-            self._crew,
-            arms,
-            self._setting,
-            turns,
-            lambda arm: self._show(f"{where}, laps: {ARMS[arm].named(self._setting)}"),
-        )
+    def _track(self, arms: Sequence[str], where: str) -> Track:
+        def tick(arm: str) -> None:
+            self._show(f"{where}, laps: {ARMS[arm].named(self._setting)}")
 
-    def train(self, rate: int, seeds: int, turns: int) -> None:
-        """All arms, seed by seed, each seed after laps of DDP and of no communication."""
+        return Track(self._crew, arms, self._setting, tick)
+
+    def train(self, rate: int, seeds: int) -> None:
+        """All arms, seed by seed, each seed after a lap of DDP and of no communication."""
         jobs = [(seed, arm) for seed in range(seeds) for arm in TRAINED]
         kept = [self._kept(rate, seed, arm) for seed, arm in jobs]
         epochs = self._setting.epochs
         self._progress.update(self._task, total=epochs * len(jobs), completed=epochs * sum(kept))
         for (seed, arm), done in zip(jobs, kept, strict=True):
             if not done:
-                self.pace(rate, seed, PACE, turns)
+                self.pace(rate, seed, PACE, turns=1)
                 record = self._train(rate, seed, arm)
                 self._store.add(record)
                 seconds, right = sum(record["seconds"]), record["right_last"]
@@ -100,7 +97,9 @@ class Course:
         """Laps of `arms`, once for each rate and seed."""
         wanted = {"kind": "laps", "rate": rate, "seed": seed, "arms": list(arms)}
         if self._store.find(**wanted) is None:
-            moment, laps = _moment(), self._laps(rate, arms, turns)
+            moment = _moment()
+            self._made.shape(rate)
+            laps = self._track(arms, rates.named(rate)).laps(turns)
             rounded = {arm: [round(one, 5) for one in own] for arm, own in laps.items()}
             self._store.add({**wanted, "step_seconds": rounded, **moment})
             told = (f"{arm} {statistics.median(own):.3f}" for arm, own in laps.items())
@@ -110,6 +109,7 @@ class Course:
         setting, call = self._setting, self._crew.call
         moment, found = _moment(), {"seconds": [], "cpu_seconds": [], "node_bytes": [], "right": []}
         self._made.shape(rate)
+        call(trainee.leave)
         call(trainee.begin, arm, setting, seed, seconds=SECONDS)
         for epoch in range(setting.epochs):
             self._show(f"{rates.named(rate)}, seed {seed}: {ARMS[arm].named(setting)}")
@@ -123,7 +123,6 @@ class Course:
             found["right"].append(self._right(arm, 0, setting.judged))
             self._progress.advance(self._task)
         rest = self._right(arm, setting.judged, setting.judged_last)
-        call(trainee.leave)
         right = {"right_last": found["right"][-1] + rest}
         return {"kind": "run", "rate": rate, "seed": seed, "arm": arm, **found, **right, **moment}
 

@@ -16,30 +16,45 @@ Laps = dict[str, list[float]]
 """Seconds a step of the slowest process, turn by turn, by arm."""
 
 
-def take_laps(
-    crew: Crew,
-    arms: Sequence[str],
-    setting: Setting,
-    turns: int,
-    tick: Callable[[str], None] = lambda what: None,
-) -> Laps:
-    """Every turn is a lap of each arm, in an order drawn anew. The first lap is off the clock.
+class Track:
+    """Arms that run in turns; each has run a lap off the clock.
 
     A lap is H steps: each arm agrees equally often in every one of its laps, the last time at its
     end.
 
     Args:
+        crew: the workers; whatever they trained before is ended.
+        arms: who runs.
+        setting: of all arms.
         tick: told before each lap who runs it.
     """
-    for arm in arms:
-        tick(arm)
-        crew.call(trainee.begin, arm, setting, 0, seconds=SECONDS)
-        crew.call(trainee.advance, arm, setting.local_steps, seconds=SECONDS)
-    laps: Laps = {arm: [] for arm in arms}
-    for turn in range(turns):
-        for arm in random.Random(turn).sample(list(arms), len(arms)):
-            tick(arm)
-            took = crew.call(trainee.advance, arm, setting.local_steps, seconds=SECONDS)
-            laps[arm].append(max(wall for wall, _ in took) / setting.local_steps)
-    crew.call(trainee.leave)
-    return laps
+
+    def __init__(
+        self,
+        crew: Crew,
+        arms: Sequence[str],
+        setting: Setting,
+        tick: Callable[[str], None] = lambda arm: None,
+    ) -> None:
+        self._crew = crew
+        self._arms = list(arms)
+        self._setting = setting
+        self._tick = tick
+        crew.call(trainee.leave)
+        for arm in arms:
+            crew.call(trainee.begin, arm, setting, 0, seconds=SECONDS)
+            self._lap(arm)
+
+    def laps(self, turns: int) -> Laps:
+        """Every turn is a lap of each arm, in an order drawn anew."""
+        laps: Laps = {arm: [] for arm in self._arms}
+        for turn in range(turns):
+            for arm in random.Random(turn).sample(self._arms, len(self._arms)):
+                laps[arm].append(self._lap(arm))
+        return laps
+
+    def _lap(self, arm: str) -> float:
+        self._tick(arm)
+        steps = self._setting.local_steps
+        took = self._crew.call(trainee.advance, arm, steps, seconds=SECONDS)
+        return max(wall for wall, _ in took) / steps

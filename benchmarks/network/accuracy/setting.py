@@ -33,11 +33,11 @@ class Setting:
 
     network: str = "resnet20"
     images: int = 4096
-    epochs: int = 8
+    epochs: int = 7
     batch: int = 32
     local_steps: int = 8
     learning_rate: float = 0.1
-    judged: int = 2000
+    judged: int = 1000
     judged_last: int = 10_000
 
     def __post_init__(self) -> None:

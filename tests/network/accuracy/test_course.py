@@ -67,7 +67,7 @@ def test_all_arms_are_trained_once_and_what_is_kept_is_left(
 ) -> None:
     store, progress = Store(folder / "runs.jsonl", SMALL), Progress(disable=True)
     course = Course(racks, noisy, SMALL, store, progress)
-    course.train(RATE, seeds=1, turns=1)
+    course.train(RATE, seeds=1)
     runs = store.all(kind="run", rate=RATE, seed=0)
     assert [one["arm"] for one in runs] == list(TRAINED)
     assert all(len(one["seconds"]) == len(one["right"]) == SMALL.epochs for one in runs)
@@ -78,4 +78,4 @@ def test_all_arms_are_trained_once_and_what_is_kept_is_left(
     (laps,) = store.all(kind="laps")
     assert set(laps["step_seconds"]) == set(PACE)
     monkeypatch.delattr(noisy, "_connections")  # Nobody is called again.
-    Course(racks, noisy, SMALL, Store(folder / "runs.jsonl", SMALL), progress).train(RATE, 1, 1)
+    Course(racks, noisy, SMALL, Store(folder / "runs.jsonl", SMALL), progress).train(RATE, seeds=1)
