@@ -51,6 +51,13 @@ def measure(options: argparse.Namespace) -> bool:
     """Runs what is missing, prints and writes; says whether all claims hold."""
     setting = Setting(**{field.name: getattr(options, field.name) for field in fields(Setting)})
     store = Store(RESULTS / f"{options.name}-runs.jsonl", setting)
+    if not options.tables:
+        _run(options, setting, store)
+    return report(store, setting, options.name)
+
+
+def _run(options: argparse.Namespace, setting: Setting, store: Store) -> None:
+    """What the store lacks."""
     rate = None if options.rate is None else rates.bits_per_second(options.rate)
     slowest = [rates.bits_per_second(text) for text in options.slow]
     load("cifar10")  # Before there are nodes, from which nothing can be downloaded.
@@ -63,12 +70,13 @@ def measure(options: argparse.Namespace) -> bool:
         course.train(rate or course.rate_for(options.share), options.seeds)
         for one in slowest:
             course.pace(one, 0, SLOW, options.turns)
-    return report(store, setting, options.name)
 
 
 def report(store: Store, setting: Setting, name: str) -> bool:
     """The tables, the picture and the claims of all that the store has."""
     found = outcomes(store, setting)
+    if not found:
+        raise Refused(f"no run of {name} is kept with these settings; leave --tables out")
     who = f"{setting.network}, {NODES} nodes that share these cores, B = {setting.batch} a worker"
     what = f"{setting.images:,} images of CIFAR-10, {setting.steps} steps"
     lines = [line for outcome in found for line in trained(outcome, setting)]
@@ -110,6 +118,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--turns", type=int, default=TURNS, help="of the steps on slow links")
     parser.add_argument("--name", default="network-accuracy", help="of the results")
+    parser.add_argument("--tables", action="store_true", help="of what is kept; runs nothing")
     for field in fields(Setting):
         flag = "--" + field.name.replace("_", "-")
         parser.add_argument(flag, type=type(field.default), default=field.default)

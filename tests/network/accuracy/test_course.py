@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(90)
 
 def use_noise() -> None:
     """In a process of the crew: no data is needed."""
-    trainee._task = random_cifar
+    trainee._task = random_cifar  # type: ignore[assignment]
 
 
 def weights(arm: str) -> list[torch.Tensor]:

@@ -55,3 +55,20 @@ def test_the_report_is_made_of_the_store_alone(
     assert len((tmp_path / "t-claims.jsonl").read_text().splitlines()) == 1 + 3
     assert "NaN" not in (tmp_path / "t.jsonl").read_text()
     assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--tables", "--name", "nobody"], "no run of nobody"),
+        (["--images", "100"], "multiple of 128"),
+        (["--rate", "fast"], "rate 'fast' is not understood"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1

@@ -35,7 +35,8 @@ def test_post_local_leaves_at_the_first_decay() -> None:
     setting = Setting()
     rate = setting.rate()
     assert setting.steps == 224
-    assert rate(setting.switch) == pytest.approx(0.1 * rate(setting.switch - 1))
+    assert rate(setting.switch - 1) == setting.learning_rate
+    assert rate(setting.switch) == pytest.approx(0.1 * setting.learning_rate)
     assert not setting.switch % setting.local_steps
 
 
