@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from localsgd.errors import UserError
-from localsgd.record import Folder, environment, write_whole
+from localsgd.record import Folder, check_place, environment, write_whole
 from tests.runs import Killed, files_of_at_most, tiny
 
 
@@ -45,6 +45,16 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written: Not a directory; give another place"):
         Folder.create(tmp_path / "file" / "run", tiny(), {})
+
+
+def test_a_place_is_looked_at_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    check_place(tmp_path / "new" / "one")
+    with pytest.raises(UserError, match="file cannot be written; give another place with --work"):
+        check_place(tmp_path / "file", "--work")
+    with pytest.raises(UserError, match="one cannot be written; give another place with --out"):
+        check_place(tmp_path / "file" / "new" / "one")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_no_runs_folder(tmp_path: Path) -> None:

@@ -52,6 +52,13 @@ def to_disk(file: IO[bytes]) -> None:
     os.fsync(file.fileno())
 
 
+def check_place(folder: Path, option: str = "--out") -> None:
+    """Refuses a folder that can't be made or written to, before the work that would go there."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"{folder} cannot be written; give another place with {option}")
+
+
 @dataclass(frozen=True)
 class Folder:
     """The records of one run."""

@@ -97,6 +97,24 @@ def test_damaged_data(command: Command, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_pictures(command: Command, whole: Path, tmp_path: Path) -> None:
+    refused(
+        command, "x.doc is no picture's name; let it end in .png", "show", whole, "--figure=x.doc"
+    )
+    (tmp_path / "file").write_text("")
+    ended = command("show", whole, "--figure", tmp_path / "file" / "x.png")
+    assert (ended.status, ended.err.count("\n")) == (2, 1), ended
+    assert ended.err == f"localsgd: {tmp_path / 'file'}: File exists\n"
+
+
+def test_damaged_records(command: Command, whole: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    (run / "summary.json").write_text('{"test_acc')
+    for name in ("show", "resume"):
+        refused(command, f"{run / 'summary.json'} is damaged", name, run)
+
+
 def test_folders(command: Command, whole: Path, tmp_path: Path) -> None:
     refused(command, f"{whole} exists already; go on with it by", *RUN, "--out", whole)
     refused(command, f"{whole} has ended; see `localsgd show", "resume", whole)

@@ -56,6 +56,10 @@ def test_evidence_is_of_the_next_larger_h_that_the_paper_has() -> None:
         ({"latencies": (1.0, 2.0)}, "--latencies goes with --rates"),
         ({"inner": (2,)}, "--inner has 1 numbers"),
         ({"batch": 0}, "--batch 0"),
+        ({"scalars": float("inf")}, "--scalars inf cannot be"),
+        ({"scalars": 0.4}, "--scalars 0.4 cannot be"),
+        ({"share": 1.0}, "--share 1 of the time cannot be"),
+        ({"figure": Path("plan.doc")}, "--figure plan.doc is no picture's name"),
         ({"rates": ()}, "1 process can't measure the links of 4"),
     ],
 )

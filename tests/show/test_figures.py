@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import matplotlib.figure
 import numpy as np
@@ -26,9 +27,9 @@ def saved(monkeypatch: pytest.MonkeyPatch) -> list[matplotlib.figure.Figure]:
     found: list[matplotlib.figure.Figure] = []
     save = matplotlib.figure.Figure.savefig
 
-    def keep(figure: matplotlib.figure.Figure, path: Path) -> None:
+    def keep(figure: matplotlib.figure.Figure, path: Path, **options: Any) -> None:
         found.append(figure)
-        save(figure, path)
+        save(figure, path, **options)
 
     monkeypatch.setattr(matplotlib.figure.Figure, "savefig", keep)
     return found

@@ -34,11 +34,17 @@ INTERRUPTED_EXIT = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0; 2 for a user's mistake, 3 for a lost process, 130 for Ctrl-C."""
+    """The exit status: 0; 2 for a user's mistake, 3 for a lost process, 130 for Ctrl-C.
+
+    What the system refuses (a file without permission, a full disk) counts as a mistake: one line.
+    """
     try:
         return _call(_parse(list(sys.argv[1:] if arguments is None else arguments)))
     except UserError as error:
         say_last_words(f"localsgd: {error}")
+        return USER_ERROR_EXIT
+    except OSError as error:
+        say_last_words(f"localsgd: {_what_failed(error)}")
         return USER_ERROR_EXIT
     except PeerLost as error:
         say_last_words(f"localsgd: {error}")
@@ -49,6 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say_last_words("localsgd: interrupted")
         return INTERRUPTED_EXIT
+
+
+def _what_failed(error: OSError) -> str:
+    reason = error.strerror or str(error) or type(error).__name__
+    return reason if error.filename is None else f"{error.filename}: {reason}"
 
 
 def _parse(arguments: list[str]) -> Command:

@@ -25,6 +25,7 @@ from localsgd.collective import InProcess
 from localsgd.errors import UserError
 from localsgd.processes import joined
 from localsgd.run import Run
+from localsgd.show.paper import canvas, check_picture, look, plain_log_axis
 from localsgd.topology import Place, Placement, Topology, place
 from localsgd.traffic.allreduce import Link
 from localsgd.traffic.link import fitted, measured
@@ -65,12 +66,12 @@ def plan(command: PlanCommand) -> int:
     topology = Topology.parse(command.topology)
     _check(command, topology)
     with joined() as world:
+        links = _given_links(command) or _measured_links(topology, world.size)
         step_seconds, scalars = command.step_seconds, command.scalars
         if step_seconds is None or scalars is None:
             own_seconds, own_scalars = _measured_compute(command)
             step_seconds = own_seconds if step_seconds is None else step_seconds
             scalars = own_scalars if scalars is None else scalars
-        links = _given_links(command) or _measured_links(topology, world.size)
         stages = tuple(
             Stage(members, link, command.algorithm)
             for members, link in zip(topology.sizes, links, strict=True)
@@ -97,6 +98,12 @@ def _check(command: PlanCommand, topology: Topology) -> None:
         )
     if command.batch < 1:
         raise UserError(f"--batch {command.batch} cannot be; give 1 or more")
+    if command.scalars is not None and not 1 <= command.scalars < math.inf:
+        raise UserError(f"--scalars {command.scalars:g} cannot be; give 1 or more")
+    if not 0 < command.share < 1:
+        raise UserError(f"--share {command.share:g} of the time cannot be; give one in (0, 1)")
+    if command.figure is not None:
+        check_picture(command.figure)
 
 
 def _given_links(command: PlanCommand) -> list[Link]:
@@ -203,8 +210,6 @@ def evidence(local_steps: int) -> str:
 
 
 def _draw(made: Plan, command: PlanCommand, path: Path) -> None:
-    from localsgd.show.paper import canvas, look, plain_log_axis
-
     with canvas(path, 6.0, 4.0) as figure:
         axes = figure.subplots()
         for index, way in enumerate(BITS):

@@ -11,6 +11,7 @@ from localsgd.errors import UserError
 from localsgd.methods import METHODS
 from localsgd.record import Folder
 from localsgd.show import figures, tables
+from localsgd.show.paper import check_picture
 from localsgd.tasks import models
 
 
@@ -18,6 +19,8 @@ def show(command: ShowCommand) -> int:
     """One run in full, or several side by side."""
     if not command.folders:
         raise UserError("show needs the folder of a run; give one or more")
+    if command.figure is not None:
+        check_picture(command.figure)
     console = Console()
     folders = [Folder.open(path) for path in command.folders]
     if len(folders) == 1:

@@ -60,8 +60,12 @@ def run(command: RunCommand) -> int:
     def arguments(config: Path) -> list[str]:
         return ["run", f"--config={config}", f"--out={out}"]
 
+    def again() -> str:
+        begun = (out / "run.json").is_file()
+        return f"localsgd resume {out}" if begun else "the same command"
+
     if starts_processes(hosting):
-        return _start(hosting, completed, arguments, f"localsgd resume {out}")
+        return _start(hosting, completed, arguments, again)
     with _here(completed, hosting) as host:
         host.train(completed, _same_on_all(out, command.out is None), resuming=False)
     return 0
@@ -78,8 +82,8 @@ def resume(command: ResumeCommand) -> int:
     if hosting.processes == "auto":  # as many as it had, for the same bits
         hosting = replace(hosting, processes=folder.environment().get("processes", 1))
     if starts_processes(hosting):
-        again = f"localsgd resume {command.folder}"
-        return _start(hosting, wanted, lambda _: ["resume", str(command.folder)], again)
+        arguments, again = ["resume", str(command.folder)], f"localsgd resume {command.folder}"
+        return _start(hosting, wanted, lambda _: arguments, lambda: again)
     with _here(wanted, hosting) as host:
         host.train(wanted, command.folder, resuming=True)
     return 0
@@ -98,7 +102,7 @@ def compare(command: CompareCommand) -> int:
             seeds = ["--seeds", *map(str, command.seeds)] if command.seeds else []
             return ["compare", f"--config={config}", f"--out={command.out}", *names, *seeds]
 
-        status = _start(hosting, command.run, arguments, "the same command")
+        status = _start(hosting, command.run, arguments, lambda: "the same command")
     else:
         with _here(next(iter(runs.values())), hosting) as host:
             for name, wanted in runs.items():
@@ -181,7 +185,10 @@ def _task(wanted: Run, hosting: Hosting, local_rank: int = 0) -> Task:
 
 
 def _start(
-    hosting: Hosting, wanted: Run, arguments: Callable[[Path], Sequence[str]], again: str
+    hosting: Hosting,
+    wanted: Run,
+    arguments: Callable[[Path], Sequence[str]],
+    again: Callable[[], str],
 ) -> int:
     with tempfile.TemporaryDirectory(prefix="localsgd-") as folder:
         config = Path(folder) / "run.json"
@@ -190,7 +197,7 @@ def _start(
         assert isinstance(hosting.processes, int), "auto is settled"
         status = launch(command, hosting.processes)
     if status > 128:
-        say_last_words(f"localsgd: interrupted; go on with: {again}")
+        say_last_words(f"localsgd: interrupted; go on with: {again()}")
     return status
 
 

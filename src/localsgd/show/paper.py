@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from localsgd.errors import UserError
+from localsgd.landscape.figures.style import COLOURS, save
 from localsgd.metric import ACCURACY, Metric
 from localsgd.units import size
 
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Told apart by colour-blind people too (Okabe and Ito, 2008); without their yellow."""
+SUFFIXES = (".png", ".svg", ".pdf")
+"""Of the files that pictures are written to."""
 DASHES = ("-", "--", ":")
 MARKS = "os^Dv"
 TICKS = (90, 99, 50, 99.9, 95, 80, 98, 70, 97, 20, 60, 85, 96, 0, 99.5, 92, 40, 94, 98.5, 99.8)
@@ -51,9 +53,18 @@ def look(index: int) -> dict[str, Any]:
     }
 
 
+def check_picture(path: Path) -> None:
+    """Refuses a file for a picture whose name says no kind of picture, before work is done."""
+    if path.suffix not in SUFFIXES:
+        raise UserError(
+            f"--figure {path} is no picture's name; let it end in {', '.join(SUFFIXES[:-1])} or "
+            f"{SUFFIXES[-1]}"
+        )
+
+
 @contextmanager
 def canvas(path: Path, width: float, height: float) -> Iterator[Figure]:
-    """A figure of that many inches, written to `path` at the end (PNG, or what its suffix says)."""
+    """A figure of that many inches, written to `path`, whole, at the end: as its suffix says."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -63,7 +74,7 @@ def canvas(path: Path, width: float, height: float) -> Iterator[Figure]:
         FigureCanvasAgg(figure)
         yield figure
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path)
+        save(figure, path)
 
 
 def plain_log_axis(axes: Axes) -> None:

@@ -40,8 +40,11 @@ def panels(count: int = 1) -> tuple[Figure, list[Axes]]:
 def save(figure: Figure, path: Path) -> Path:
     """Save in the format of the path's ending; the file appears whole."""
     beside = path.with_name(f".{path.name}")
-    figure.savefig(beside, dpi=150, format=path.suffix.lstrip("."))
-    beside.replace(path)
+    try:
+        figure.savefig(beside, dpi=150, format=path.suffix.lstrip("."))
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
     return path
 
 
