@@ -125,3 +125,26 @@ def test_mistakes(command: Command, whole: Path, other: Path, tmp_path: Path) ->
     (lost / "summary.json").unlink()
     wrong(f"finish it by `localsgd resume {lost}`", lost)
     assert not (tmp_path / "out").exists()
+
+
+def test_what_cannot_be_measured_or_kept_is_refused_at_once(
+    command: Command, whole: Path, tmp_path: Path
+) -> None:
+    refused(
+        command, "power iteration finds no smallest", "landscape", whole, "--method=power",
+        "--bottom=2", "--out", tmp_path / "out",
+    )  # fmt: skip
+    (tmp_path / "file").write_text("")
+    out = tmp_path / "file" / "out"
+    refused(command, f"{out} cannot be written; give another", "landscape", whole, "--out", out)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_noise_is_that_of_batches_of_all_samples(
+    command: Command, whole: Path, tmp_path: Path
+) -> None:
+    """K B = 20 of 80, as for `--watch`, though but 16 of them are measured on."""
+    what = ("--what", "noise", "--data", "train", "--samples", 16)
+    assert command("landscape", whole, *what, "--out", tmp_path, "--quiet").status == 0
+    _, measured, step = read_records(tmp_path / "landscape.jsonl")
+    assert step["averaged"] == pytest.approx(60 / 79 / 20 * measured["centred"])

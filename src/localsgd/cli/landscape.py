@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from localsgd.cli.options import LandscapeCommand
 from localsgd.errors import UserError
 from localsgd.landscape import Plan, compare, write_report
 from localsgd.landscape.progress import Progress as Tell
-from localsgd.record import Folder
+from localsgd.record import Folder, check_place
 from localsgd.run import Run
 from localsgd.samples import batches_of
 from localsgd.tasks import models
@@ -33,7 +34,9 @@ def landscape(command: LandscapeCommand) -> int:
     command.check()
     folders = named(command.folders)
     out = command.out or place(list(folders.values()))
+    check_place(out)
     run = alike(folders)
+    wanted = plan(command, run)
     task = tasks.load(run.task, command.data_dir, device=pick_device(command.device))
     if run.train_samples is not None:
         task = task.subset(run.train_samples)
@@ -42,7 +45,8 @@ def landscape(command: LandscapeCommand) -> int:
     )
     nets = {name: load(folder, task, command.device) for name, folder in folders.items()}
     with reported(Console(stderr=True, quiet=command.quiet)) as progress:
-        records = compare(nets, task.loss, data, plan(command, run), progress=progress)
+        asked = replace(wanted, population=task.train_size)
+        records = compare(nets, task.loss, data, asked, progress=progress)
     records = [dated(record, folders) for record in records]
     if "watched" in command.what:
         records += watched(folders)

@@ -6,7 +6,7 @@ This is what a command line calls: models, loss and data in, records out, nothin
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -48,7 +48,11 @@ class Plan:
     directions: shared, filter-normalised, of curve_points from -reach to reach; surface_points:
     a side of the surface over the first two directions; line_points: between two models, from
     -0.5 to 1.5; plane_points: a side of the plane through three; noise: (local batch, workers);
-    statistics: batch-norm ones kept, or estimated on the data called "train".
+    population: of which batches are drawn, where the data are some of it; statistics: batch-norm
+    ones kept, or estimated on the data called "train".
+
+    Raises:
+        UserError: power iteration is asked for the smallest eigenvalues.
     """
 
     top: int = 10
@@ -67,8 +71,16 @@ class Plan:
     line_points: int = 0
     plane_points: int = 0
     noise: tuple[int, int] | None = None
+    population: int | None = None
     statistics: Literal["kept", "estimated"] = "kept"
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.method == "power" and self.bottom:
+            raise UserError(
+                f"power iteration finds no smallest eigenvalues, and bottom is {self.bottom}; take "
+                "lanczos"
+            )
 
 
 def evaluate(
@@ -191,7 +203,8 @@ def _shape(objective: Objective, plan: Plan, about: dict[str, Any], progress: Pr
     if plan.noise:
         noise = gradient_noise(objective)
         records.append(noise.record(**about))
-        records.append(noise.step(*plan.noise).record(**about))
+        drawn = replace(noise, samples=plan.population or noise.samples)
+        records.append(drawn.step(*plan.noise).record(**about))
     count = max(plan.directions, 2 if plan.surface_points else 0)
     if not count:
         return records
