@@ -16,6 +16,7 @@ from experiments.store import RESULTS, Store
 from experiments.studies import studies
 from experiments.study import Job, ScaleName, Study
 from localsgd.errors import UserError
+from localsgd.record import check_place
 
 WORK = Path("runs") / "reproduce"
 
@@ -90,6 +91,8 @@ def _with_studies(wanted: Sequence[Entry], console: Console) -> list[Study]:
 
 
 def _carry_out(request: Request, wanted: Sequence[Study], console: Console) -> int:
+    check_place(request.out)
+    check_place(request.work, "--work")
     scale = scale_of(request.scale, request.seeds, tunes=request.tune)
     store = Store(scale, request.out)
     everything = engine.distinct(job for study in wanted for job in study.jobs(scale))

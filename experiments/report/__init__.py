@@ -31,8 +31,13 @@ def write(
         records: where records are kept.
 
     Raises:
-        UserError: a place cannot be written.
+        UserError: there is no such folder of records, or a place cannot be written.
     """
+    if not records.is_dir():
+        raise UserError(
+            f"{records} is no folder of records; give one with --records, as `localsgd reproduce` "
+            "makes it"
+        )
     content = Content.of(Store(scale_of(scale), records))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

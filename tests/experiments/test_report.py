@@ -19,6 +19,7 @@ from experiments.store import Store
 from experiments.studies import studies
 from experiments.study import Claim
 from localsgd.cli import main
+from localsgd.processes import last_words
 from tests.experiments import browser
 
 MADE = ("arms", "convex")
@@ -142,6 +143,23 @@ def test_a_page_of_the_records_that_are_kept(tmp_path: Path) -> None:
     assert all((text.parent / name).is_file() for name in pictures)
     for one in entries().values():
         assert f"## {one.name}\n" in said
+
+
+def test_mistakes_end_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    inside = str(tmp_path / "file" / "new")
+    for arguments, says in (
+        (["report", "--records", inside], "new is no folder of records; give one with --records"),
+        (["reproduce", "signs", "--out", inside], "new cannot be written; give another place"),
+        (["reproduce", "signs", "--work", inside], "another place with --work"),
+    ):
+        monkeypatch.setattr(last_words, "_said", False)
+        assert main([*arguments, "--scale", "smoke"]) == 2
+        said = capsys.readouterr()
+        assert (said.out, said.err.count("\n")) == ("", 1)
+        assert says in said.err
 
 
 def test_cells_cannot_break_a_table() -> None:
