@@ -12,8 +12,9 @@ SPLITS = ((1, 16), (2, 8), (4, 4), (8, 2))
 RATE = {"paper": {"lr": 0.1}}
 """The paper's section starts from 0.1, "without specific tuning"."""
 NOTE = (
-    "8x2 is 8 blocks of 2 workers. An agreement within a block that coincides with one of all is "
-    "counted there alone; rounds are those within blocks and those of all."
+    "8x2 is 8 blocks of 2 workers. Agreements within, for one of all, are counted as in the "
+    "paper, without the one that coincides with it; rounds are all of those within blocks, and "
+    "those of all."
 )
 Setting = tuple[str, int, int]
 
