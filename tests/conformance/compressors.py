@@ -1,0 +1,151 @@
+"""The compressors that there are, each with an obvious reference, and updates to put into them.
+
+Whoever adds one adds a line to `KINDS`: every test of compressors is then one of it too.
+
+Shapes: g groups · m members hosted here · M members · n scalars · c bytes of a payload.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from localsgd.reduce import BFloat16, Compressor, Int8, Sign, TopK
+from localsgd.reduce.fragments import Fragments
+from localsgd.workers.layout import Layout
+
+LAYOUT = Layout.of(
+    [
+        ("weight", torch.empty(5, 9)),
+        ("bias", torch.empty(5)),
+        ("empty", torch.empty(0)),
+        ("scalar", torch.empty(())),
+        ("kernel", torch.empty(4, 3, 3, 3).contiguous(memory_format=torch.channels_last)),
+    ],
+    multiple=64,
+)
+ROW = Fragments.of(LAYOUT)
+FLOAT = {torch.float32: 4, torch.float64: 8}
+
+
+def signs(x: Tensor) -> Tensor:
+    return torch.where(x >= 0, 1.0, -1.0).to(x.dtype)
+
+
+def sign_by_tensor(x: Tensor, row: Fragments) -> Tensor:
+    out = torch.zeros_like(x)
+    for start, stop, _ in row.fragments:
+        out[start:stop] = x[start:stop].abs().mean() * signs(x[start:stop])
+    return out
+
+
+def masked(row: Fragments) -> Tensor:
+    mask = torch.zeros(row.length, dtype=torch.bool)
+    for start, stop, _ in row.fragments:
+        mask[start:stop] = True
+    return mask
+
+
+def sign_by_row(x: Tensor, row: Fragments) -> Tensor:
+    mask = masked(row)
+    return x[mask].abs().mean() * signs(x) * mask
+
+
+def sign_by_chunk(x: Tensor, row: Fragments) -> Tensor:
+    out = torch.zeros_like(x)
+    for start in range(0, row.length, 16):
+        here = torch.zeros_like(x, dtype=torch.bool)
+        here[start : start + 16] = masked(row)[start : start + 16]
+        if here.any():
+            out[here] = x[here].abs().mean() * signs(x[here])
+    return out
+
+
+def int8(x: Tensor, row: Fragments) -> Tensor:
+    chunks = x.split(16)
+    return torch.cat(
+        [c if not c.any() else (c / (s := c.abs().max() / 127)).round() * s for c in chunks]
+    )
+
+
+def largest(x: Tensor, row: Fragments, share: float) -> Tensor:
+    k = math.ceil(share * row.scalars)
+    out = torch.zeros_like(x)
+    for place_ in sorted(range(len(x)), key=lambda i: -abs(float(x[i])))[:k]:
+        out[place_] = x[place_]
+    return out
+
+
+def chunks_of_16(row: Fragments) -> int:
+    return len({i // 16 for start, stop, _ in row.fragments for i in range(start, stop)})
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A compressor.
+
+    Args:
+        obvious: what a payload stands for, the slow way.
+        size: bytes c, from where tensors lie and the bytes of a number.
+        tolerance: by which the obvious way may differ, in float64.
+    """
+
+    name: str
+    compressor: Compressor
+    obvious: Callable[[Tensor, Fragments], Tensor]
+    size: Callable[[Fragments, int], int]
+    tolerance: float = 1e-14
+
+
+def bits(row: Fragments) -> int:
+    return math.ceil(row.length / 8)
+
+
+def places(k: int, row: Fragments) -> int:
+    return min(4 * k, bits(row))
+
+
+KINDS = [
+    Kind("sign", Sign(), sign_by_tensor, lambda row, b: bits(row) + b * len(row.fragments)),
+    Kind("sign row", Sign("row"), sign_by_row, lambda row, b: bits(row) + b * bool(row.fragments)),
+    Kind("sign chunk", Sign(16), sign_by_chunk, lambda row, b: bits(row) + b * chunks_of_16(row)),
+    Kind("int8", Int8(16), int8, lambda row, b: row.length + b * math.ceil(row.length / 16)),
+    Kind(
+        "top-k bitmap",
+        TopK(0.2),
+        lambda x, row: largest(x, row, 0.2),
+        lambda row, b: (k := math.ceil(0.2 * row.scalars)) * b + places(k, row),
+        0.0,
+    ),
+    Kind(
+        "top-k indices",
+        TopK(0.01),
+        lambda x, row: largest(x, row, 0.01),
+        lambda row, b: (k := math.ceil(0.01 * row.scalars)) * b + places(k, row),
+        0.0,
+    ),
+    Kind("bfloat16", BFloat16(), lambda x, row: x.bfloat16().to(x), lambda row, b: 2 * row.length),
+]
+STOCHASTIC = Kind("int8 stochastic", Int8(16, seed=3), int8, KINDS[3].size)
+
+every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+every_dtype = pytest.mark.parametrize("dtype", FLOAT, ids=str)
+both_ways = pytest.mark.parametrize("way", ["gather", "two-phase"])
+
+
+def drawn(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=draw, dtype=torch.float64).to(dtype)
+
+
+def updates(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Rows `[*shape, n]` of the layout, of tensors of unlike sizes, zero between them."""
+    x = drawn(*shape, LAYOUT.length, seed=seed, dtype=dtype) * masked(ROW)
+    for size, (start, stop, _) in zip((1.0, 0.01, 5.0, 0.2), ROW.fragments, strict=True):
+        x[..., start:stop] *= size
+    return x

@@ -1,0 +1,279 @@
+"""What every compressor promises inside `CompressedMean`, in every way over the wire and hosting.
+
+Shapes: g groups · m members hosted here · M members · n scalars · c bytes of a payload.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from localsgd.collective import Collective, InProcess, Metered, Pending
+from localsgd.collective.metered import Entry
+from localsgd.reduce import (
+    CompressedMean,
+    MajorityVote,
+    NotFinite,
+    OrderedMean,
+    PowerSgd,
+    Reducer,
+    Sign,
+)
+from localsgd.reduce.compressor import decode, encode
+from localsgd.topology import Topology, place
+from tests.conformance.compressors import (
+    KINDS,
+    LAYOUT,
+    ROW,
+    STOCHASTIC,
+    Kind,
+    both_ways,
+    drawn,
+    every_kind,
+    updates,
+)
+from tests.distributed.harness import run
+
+
+@dataclass
+class Wire:
+    """Counts the bytes that come in to one member, as an interface would."""
+
+    inner: Collective
+    bytes: int = 0
+
+    @property
+    def members(self) -> int:
+        return self.inner.members
+
+    def sum(self, x: Tensor) -> Pending[Tensor]:
+        return self.inner.sum(x)
+
+    def gather(self, x: Tensor) -> Pending[Tensor]:
+        self.bytes += x[0, 0].nbytes * (self.members - 1)
+        return self.inner.gather(x)
+
+    def exchange(self, x: Tensor) -> Pending[Tensor]:
+        self.bytes += x[0, 0].nbytes * (self.members - 1) // self.members
+        return self.inner.exchange(x)
+
+
+@every_kind
+def test_gathers_the_mean_of_what_payloads_stand_for(kind: Kind) -> None:
+    """The paper's average for signs: mean_k s^k p^k."""
+    x = updates(2, 4)
+    found = CompressedMean(kind.compressor, way="gather", layout=LAYOUT)
+    expected = torch.stack([sum(kind.obvious(row, ROW) for row in group) / 4 for group in x])
+    mean = found.reduce(x, None, InProcess(4)).wait()
+    torch.testing.assert_close(mean, expected, rtol=1e-13, atol=1e-14)
+
+
+@every_kind
+def test_two_phases_compress_the_mean_of_each_chunk_again(kind: Kind) -> None:
+    x = updates(2, 4)
+    length = math.ceil(LAYOUT.length / 32) * 8
+    expected = torch.zeros(2, LAYOUT.length, dtype=x.dtype)
+    for start in range(0, LAYOUT.length, length):
+        part = ROW.part(start, start + length)
+        for group in range(2):
+            rows = x[group, :, start : start + length]
+            mean = sum(kind.obvious(row, part) for row in rows) / 4
+            expected[group, start : start + length] = kind.obvious(mean, part)
+    reducer = CompressedMean(kind.compressor, way="two-phase", layout=LAYOUT)
+    mean = reducer.reduce(x, None, InProcess(4)).wait()
+    torch.testing.assert_close(mean, expected, rtol=1e-13, atol=1e-13)
+
+
+def kept(reducer: CompressedMean, n: int, members: int) -> Tensor:
+    """All memories of a group, as the sum of updates that they stand for: `[g, n]`."""
+    state = reducer.state()
+    total = state["error"].sum(1)
+    if "owner_error" in state:
+        total = total + members * state["owner_error"].flatten(1)[:, :n]
+    return total
+
+
+@pytest.mark.parametrize("kind", [*KINDS, STOCHASTIC], ids=lambda kind: kind.name)
+@both_ways
+@pytest.mark.parametrize("bound", [True, False])
+def test_sent_and_kept_are_what_was_given(kind: Kind, way: Any, bound: bool) -> None:
+    """M · results + memories = all updates, after every agreement."""
+    n = LAYOUT.length if bound else 61
+    reducer = CompressedMean(kind.compressor, way=way, layout=LAYOUT if bound else None)
+    given = sent = torch.zeros(2, n, dtype=torch.float64)
+    for agreement in range(5):
+        x = updates(2, 4, seed=agreement) if bound else drawn(2, 4, n, seed=agreement)
+        given = given + x.sum(1)
+        sent = sent + 4 * reducer.reduce(x, None, InProcess(4)).wait()
+        torch.testing.assert_close(sent + kept(reducer, n, 4), given, rtol=0, atol=1e-12)
+    assert float(kept(reducer, n, 4).abs().max()) > 1e-4
+
+
+@every_kind
+def test_each_member_keeps_what_its_own_payloads_lost(kind: Kind) -> None:
+    """Per member: sum of C(v_k) + e_k = sum of u_k."""
+    reducer = CompressedMean(kind.compressor, layout=LAYOUT, way="gather")
+    codec = kind.compressor.codec(ROW, torch.float64)
+    given = sent = error = torch.zeros(1, 3, LAYOUT.length, dtype=torch.float64)
+    for agreement in range(4):
+        x = updates(1, 3, seed=agreement)
+        given = given + x
+        sent = sent + decode(codec, encode(codec, x + error), x)
+        reducer.reduce(x, None, InProcess(3)).wait()
+        error = reducer.state()["error"].clone()
+        torch.testing.assert_close(sent + error, given, rtol=0, atol=1e-12)
+
+
+@every_kind
+@both_ways
+def test_without_feedback_nothing_is_kept(kind: Kind, way: Any) -> None:
+    reducer = CompressedMean(kind.compressor, feedback=False, way=way, layout=LAYOUT)
+    first = reducer.reduce(updates(1, 4), None, InProcess(4)).wait().clone()
+    assert torch.equal(reducer.reduce(updates(1, 4), None, InProcess(4)).wait(), first)
+    assert set(reducer.state()) == {"feedback", "agreements", "place"}
+
+
+@every_kind
+@both_ways
+def test_weights_scale_updates(kind: Kind, way: Any) -> None:
+    x, weights = (
+        updates(2, 4),
+        torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.25] * 4], dtype=torch.float64),
+    )
+
+    def mean(x: Tensor, weights: Tensor | None) -> Tensor:
+        reducer = CompressedMean(kind.compressor, way=way, layout=LAYOUT)
+        return reducer.reduce(x.clone(), weights, InProcess(4)).wait()
+
+    assert torch.equal(mean(x, weights), mean(x * (4 * weights).unsqueeze(-1), None))
+    assert torch.equal(mean(x, weights)[1], mean(x, None)[1])
+
+
+@every_kind
+@both_ways
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_an_update_that_is_not_finite_is_refused_by_member_and_tensor(
+    kind: Kind, way: Any, value: float
+) -> None:
+    x = updates(2, 4)
+    x[1, 2, ROW.fragments[3].start + 7] = value
+    reducer = CompressedMean(kind.compressor, way=way, layout=LAYOUT)
+    with pytest.raises(
+        NotFinite, match=r"^the update of member 2 of 4 is not finite in .*"
+    ) as told:
+        reducer.reduce(x, None, InProcess(4)).wait()
+    assert "kernel" in str(told.value) or kind.name == "sign row"
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("members", [2, 4, 8])
+def test_bytes_of_the_sign(members: int) -> None:
+    """n/8 (M - 1) come in by gathering, 2 n/8 (M - 1)/M in two phases; and the scales."""
+    n = 1024
+    for way, incoming in (
+        ("gather", (members - 1) * (n // 8 + 4)),
+        ("two-phase", 2 * (members - 1) * (n // 8 // members + 4)),
+    ):
+        wire, entry = Wire(InProcess(members)), Entry()
+        reducer = CompressedMean(Sign(), way=way)  # type: ignore[arg-type]
+        metered = Metered(wire, entry)
+        reducer.reduce(drawn(1, members, n).float(), None, metered).wait()
+        once, entry.bytes, wire.bytes = 8 * (members - 1), 0, 0  # told its place, the first time
+        reducer.reduce(drawn(1, members, n).float(), None, metered).wait()
+        assert wire.bytes == incoming
+        assert once < incoming
+        # What a member hands over: its payload, or the others' chunks of it and then its own.
+        assert entry.bytes == (n // 8 + 4 if way == "gather" else members * (n // 8 // members + 4))
+
+
+@pytest.mark.parametrize(
+    ("members", "n", "rounds"), [(2, 800_000, 1), (4, 800, 1), (16, 800, 1), (4, 800_000, 2)]
+)
+def test_auto_gathers_little_and_shares_much(members: int, n: int, rounds: int) -> None:
+    entry = Entry()
+    reducer = CompressedMean(Sign(), feedback=False)
+    x = torch.ones(1, members, n, dtype=torch.bfloat16)
+    reducer.reduce(x, None, Metered(InProcess(members), entry)).wait()
+    assert entry.calls == 1 + rounds  # the first tells members their places
+
+
+# However the members are hosted
+
+
+def everything() -> dict[str, Reducer]:
+    """Every reducer with every compressor, in every way."""
+    made: dict[str, Reducer] = {
+        f"{kind.name}, {way}": CompressedMean(kind.compressor, way=way, layout=LAYOUT)  # type: ignore[arg-type]
+        for kind in [*KINDS, STOCHASTIC]
+        for way in ("gather", "two-phase")
+    }
+    made["majority"] = MajorityVote(layout=LAYOUT)
+    made["power-sgd"] = PowerSgd(LAYOUT, 2, mean=OrderedMean())
+    return made
+
+
+@dataclass
+class Reduced:
+    """Of one level: members hosted here, results `[agreements, n]` and memories by name."""
+
+    members: list[int]
+    results: dict[str, Tensor] = field(default_factory=dict)
+    states: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def outermost(topology: str, agreements: int = 3) -> Reduced:
+    """Agreements at the outermost level, whose only group has equal members however hosted."""
+    parsed = Topology.parse(topology)
+    placement = place(parsed)
+    where, size = placement.places[-1], parsed.sizes[-1]
+    inside = parsed.workers // size
+    found = Reduced(sorted({worker // inside for worker in placement.workers}))
+    for name, reducer in everything().items():
+        results = []
+        for agreement in range(agreements):
+            x = updates(1, size, seed=agreement, dtype=torch.float32)[:, found.members]
+            results.append(reducer.reduce(x, None, where.collective).wait()[0].clone())
+        found.results[name] = torch.stack(results)
+        found.states[name] = copy.deepcopy(reducer.state())
+    return found
+
+
+@pytest.mark.parametrize("topology", ["4", "8", "4x2", "2x2"])
+def test_four_processes_give_these_bits(topology: str) -> None:
+    """One or two members in each; and, in 2x2, members that two processes hold as copies."""
+    here = outermost(topology)
+    for there in run(4, outermost, topology):
+        for name, results in here.results.items():
+            assert torch.equal(there.results[name], results), name
+            for key, value in here.states[name].items():
+                mine = value[:, there.members] if isinstance(value, Tensor) else value
+                theirs = there.states[name][key]
+                same = torch.equal(theirs, mine) if isinstance(mine, Tensor) else theirs == mine
+                assert same, f"{key} of {name}"
+
+
+def refused_by_all() -> list[str]:
+    """What each process is told where only member 3 has a NaN."""
+    told = []
+    placement = place(Topology.parse("4"))
+    for reducer in everything().values():
+        x = updates(1, 4)
+        x[0, 3, 20] = math.nan
+        pending = partial(reducer.reduce, x[:, list(placement.workers)], None)
+        with pytest.raises(NotFinite) as error:
+            pending(placement.places[0].collective).wait()
+        told.append(str(error.value))
+    return told
+
+
+def test_all_processes_are_told_who_is_not_finite() -> None:
+    first, *others = run(4, refused_by_all)
+    assert all("member 3 of 4 is not finite in" in line for line in first)
+    assert all(other == first for other in others)
