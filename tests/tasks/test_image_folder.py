@@ -37,11 +37,23 @@ def test_classes_are_folders_by_name_and_images_files_by_name(image_folder: Path
     (image_folder / "train" / "n02" / "notes.txt").write_text("no image")
     task = task_of(image_folder)
     assert (task.classes, task.train_size, task.test_size) == (3, 24, 12)
-    assert task.labels.tolist() == [0] * 8 + [1] * 8 + [2] * 8
+    assert task.labels.bincount().tolist() == [8, 8, 8]
     assert task.test.paths[4] == image_folder / "val" / "n02" / "n02_0.JPEG"
     inputs, labels = task.test_batch(torch.tensor([4, 11]))
     assert labels.tolist() == [1, 2]
     assert torch.equal(inputs[0], normalised(central(pillow(task.test.paths[4]), 14)))
+
+
+def test_training_images_are_shuffled_once_and_for_all(image_folder: Path) -> None:
+    """By name, the first 10,000 of ImageNet would be of 8 classes, and each batch of one."""
+    task = task_of(image_folder)
+    assert len({*task.train.paths}) == 24
+    assert [f"n0{label + 1}" for label in task.labels.tolist()] == [
+        path.parent.name for path in task.train.paths
+    ]
+    assert all(len({*part.tolist()}) > 1 for part in task.labels.split(8))
+    assert task.train.paths == task_of(image_folder).train.paths
+    assert task.test.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
 
 
 def test_training_images_are_cropped_by_the_generator_alone(image_folder: Path) -> None:

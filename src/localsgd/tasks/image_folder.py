@@ -41,6 +41,20 @@ class Files:
     paths: tuple[Path, ...]
     labels: Tensor
 
+    def at(self, indices: Tensor) -> Files:
+        """Those of `indices` [n], in their order."""
+        paths = tuple(self.paths[index] for index in indices.tolist())
+        return Files(paths, self.labels[indices])
+
+    def shuffled(self) -> Files:
+        """All in an order that is the same every time, so that any stretch has all classes.
+
+        Statistics of batch norm are re-estimated on the first images, a few hundred at a time: by
+        name, these would be of a few classes, and those of a batch of a single one.
+        """
+        order = np.random.RandomState(0).permutation(len(self.paths))
+        return self.at(torch.from_numpy(order))
+
 
 def find_files(folder: Path, classes: tuple[str, ...]) -> Files:
     """The JPEGs of each of `classes` in `folder`, by name.
@@ -158,9 +172,8 @@ class ImageFolderTask(Task):
     def subset(self, train: int, seed: int = 0) -> ImageFolderTask:
         """`train` training images, as many of each class as of any other (give or take one)."""
         chosen = balanced(self.train.labels, train, self.classes, seed)
-        paths = tuple(self.train.paths[index] for index in chosen.tolist())
-        files = Files(paths, self.train.labels[chosen])
-        return replace(self, card=replace(self.card, train_size=train), train=files)
+        card = replace(self.card, train_size=train)
+        return replace(self, card=card, train=self.train.at(chosen))
 
 
 def pillow_decode() -> Decode:

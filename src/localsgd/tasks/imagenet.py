@@ -91,6 +91,8 @@ def folder_task(
 ) -> ImageFolderTask:
     """The images in `folder`, however many and of whatever classes; the rest is the card's.
 
+    Training images are numbered in an order drawn once and for all, those of the test set by name.
+
     Raises:
         UserError: names what is missing, empty, or not like the other part.
     """
@@ -102,7 +104,7 @@ def folder_task(
     mean, std = (torch.tensor(value, device=device).view(3, 1, 1) for value in (MEAN, STD))
     return ImageFolderTask(
         card=card,
-        train=train,
+        train=train.shuffled(),
         test=test,
         mean=mean,
         std=std,
