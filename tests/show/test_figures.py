@@ -118,6 +118,19 @@ def test_agreements_of_a_run_with_a_switch(
     assert list(gaps) == [1] * 10 + [8] * 4 + [2]
 
 
+def test_agreements_that_no_plan_knows_are_those_counted(
+    tmp_path: Path, saved: list[matplotlib.figure.Figure]
+) -> None:
+    """A plan lets H start at 16; what a run made of it is in its evaluations alone."""
+    folder = folder_of(tmp_path / "a", [0.5, 0.9], method="adacomm", local_steps=(16,))
+    rows = folder.metrics()
+    folder.forget_after(0)
+    for row, counted in zip(rows, (2, 13), strict=True):
+        folder.append({**row, "agreements": [counted]})
+    figures.run(folder, tmp_path / "r.png")
+    np.testing.assert_allclose(saved[0].axes[3].lines[0].get_ydata(), [22 / 2, 22 / 11])
+
+
 def test_a_run_cut_short_is_drawn_as_far_as_it_came(
     tmp_path: Path, saved: list[matplotlib.figure.Figure]
 ) -> None:

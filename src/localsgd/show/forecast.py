@@ -8,6 +8,7 @@ from functools import partial
 
 from localsgd.plan import Plan
 from localsgd.schedule import Position, Progress
+from localsgd.signals import seen_by
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,11 @@ def progress_at(plan: Plan, step: int) -> Progress:
         learning_rate=rate(step),
         decayed=rate.decayed(step),
     )
+
+
+def foreseen(plan: Plan) -> bool:
+    """Whether all rounds are known before the run: no schedule looks at its loss or its time."""
+    return all({*seen_by(schedule)} <= {"learning_rate"} for schedule in plan.schedules)
 
 
 def turns(plan: Plan) -> Iterator[Turn]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localsgd.plan import Plan
 from localsgd.record import Folder
-from localsgd.show.forecast import agreement_steps
+from localsgd.show.forecast import agreement_steps, foreseen
 from localsgd.show.gather import Record
 from localsgd.show.paper import COLOURS, canvas, plain_log_axis, quality_axis
 from localsgd.show.words import level_name, local_steps
@@ -20,7 +21,8 @@ def run(folder: Folder, path: Path) -> None:
     """Draws `folder`'s evaluations, and what its plan says of the learning rate and agreements.
 
     The last panel has a mark for each agreement: how many local steps were taken since the one
-    before.
+    before. Where H follows the run's loss or time, it has one for each evaluation: how many they
+    were on average since the evaluation before.
     """
     record = Record.read(folder)
     with canvas(path, 8.5, 6.0) as figure:
@@ -31,7 +33,7 @@ def run(folder: Folder, path: Path) -> None:
         if plan is not None:
             done = record.last.get("steps", record.rows[-1]["step"])
             _learning_rate(panels[1, 0], plan, done)
-            _agreements(panels[1, 1], plan, done)
+            _agreements(panels[1, 1], plan, record, done)
         for axes in panels[1]:
             axes.set_xlabel("epochs")
         made = record.run
@@ -96,16 +98,15 @@ def _learning_rate(axes: Axes, plan: Plan, done: int) -> None:
     axes.set_ylabel("learning rate")
 
 
-def _agreements(axes: Axes, plan: Plan, done: int) -> None:
+def _agreements(axes: Axes, plan: Plan, record: Record, done: int) -> None:
     from matplotlib.ticker import FuncFormatter, NullLocator
 
     levels = plan.topology.levels
     for level in range(levels):
-        steps = [step for step in agreement_steps(plan, level) if step <= done]
-        gaps = [step - before for before, step in zip([0, *steps], steps, strict=False)]
+        found = _planned(plan, level, done) if foreseen(plan) else _counted(record, level)
         axes.plot(
-            [step / plan.steps_per_epoch for step in steps],
-            gaps,
+            [step / plan.steps_per_epoch for step, _ in found],
+            [gap for _, gap in found],
             marker="|",
             markersize=9,
             linewidth=0.8,
@@ -118,3 +119,19 @@ def _agreements(axes: Axes, plan: Plan, done: int) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
     axes.set_ylabel("local steps between agreements")
     axes.legend()
+
+
+def _planned(plan: Plan, level: int, done: int) -> list[tuple[int, int]]:
+    """The steps after which `level` agreed, each with the steps since the one before."""
+    steps = [step for step in agreement_steps(plan, level) if step <= done]
+    return [(step, step - before) for before, step in zip([0, *steps], steps, strict=False)]
+
+
+def _counted(record: Record, level: int) -> list[tuple[int, float]]:
+    """The steps of evaluations, each with the steps for an agreement since the one before."""
+    seen = [(0, 0), *((row["step"], row["agreements"][level]) for row in record.rows)]
+    return [
+        (step, (step - start) / (count - before))
+        for (start, before), (step, count) in pairwise(seen)
+        if count > before
+    ]

@@ -11,9 +11,8 @@ from rich.text import Text
 from localsgd.learning_rate import StepDecay
 from localsgd.plan import Plan
 from localsgd.show.blocks import sparkline
-from localsgd.show.forecast import Phase, agreements, phases
+from localsgd.show.forecast import Phase, agreements, foreseen, phases
 from localsgd.show.words import beyond_averaging, level_name
-from localsgd.signals import seen_by
 from localsgd.units import count, percent, plural, size
 
 WIDTH = 40
@@ -89,9 +88,8 @@ def _rounds(plan: Plan) -> RenderableType:
             continue
         drawn = Text(draw(phase, WIDTH), no_wrap=True, overflow="ellipsis")
         grid.add_row(_when(plan, phase), _lengths(phase), drawn)
-    told = {what for schedule in plan.schedules for what in seen_by(schedule)}
     notes = [_legend(plan)]
-    if told - {"learning_rate"}:
+    if not foreseen(plan):
         notes.append("H follows what the run itself shows; this is how it starts")
     return Group(grid, *(Text(note, style="dim") for note in notes))
 
