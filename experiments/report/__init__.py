@@ -17,6 +17,7 @@ from experiments.scales import scale_of
 from experiments.store import RESULTS, Store
 from experiments.study import ScaleName
 from localsgd.errors import UserError
+from localsgd.record import check_file, write_whole
 
 
 def write(
@@ -38,10 +39,13 @@ def write(
             f"{records} is no folder of records; give one with --records, as `localsgd reproduce` "
             "makes it"
         )
+    for path, option in ((out, "--out"), (text, "--markdown")):
+        if path is not None:
+            check_file(path, option)
     content = Content.of(Store(scale_of(scale), records))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(page.page(content), encoding="utf-8")
+        write_whole(out, page.page(content).encode())
         if text is not None:
             markdown.write(content, text)
     except OSError as error:

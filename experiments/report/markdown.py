@@ -9,6 +9,7 @@ from experiments.report.content import PENDING, Content, Section
 from experiments.report.page import MEANING, facts
 from experiments.report.pieces import text_of
 from experiments.study import Page, Table
+from localsgd.record import write_whole
 
 ESCAPED = str.maketrans({"|": r"\|", "<": "&lt;", "*": r"\*", "_": r"\_", "\n": " "})
 
@@ -22,7 +23,7 @@ def write(content: Content, path: Path) -> None:
     parts = [*_head(content)]
     for one in content.sections:
         parts += _section(one, content, folder, path.parent)
-    path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    write_whole(path, ("\n\n".join(parts) + "\n").encode())
 
 
 def _head(content: Content) -> Iterator[str]:

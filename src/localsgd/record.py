@@ -59,6 +59,13 @@ def check_place(folder: Path, option: str = "--out") -> None:
         raise UserError(f"{folder} cannot be written; give another place with {option}")
 
 
+def check_file(path: Path, option: str = "--out") -> None:
+    """As `check_place`, of a file that is to lie there."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; give a file with {option}")
+    check_place(path.parent, option)
+
+
 @dataclass(frozen=True)
 class Folder:
     """The records of one run."""

@@ -181,7 +181,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         keeps.
         """
         defaults = card.defaults
-        topology = self._topology()
+        topology = self.parsed_topology()
         preset = {**PRESETS, **method(self.method).preset}
         run = msgspec.structs.replace(
             self,
@@ -208,7 +208,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         plan.check()
         return run
 
-    def _topology(self) -> Topology:
+    def parsed_topology(self) -> Topology:
+        """What `topology` and `workers` say together; 8 workers where both are left out."""
         if self.topology is None:
             return Topology.parse(self.workers or 8)
         topology = Topology.parse(self.topology)

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from localsgd.cli import main
+from localsgd.processes import last_words
 from localsgd.record import Folder
 from tests.cli.conftest import TINY, Command, Ranks, same_end
 
@@ -70,6 +72,28 @@ def test_another_comparison_is_refused(command: Command, comparison: tuple[Path,
     ended = command(*COMPARE, "--out", comparison[0], "--lr", "0.3")
     assert ended.status == 2
     assert "holds a run with other settings; give another folder with --out" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (("--workers", "7", "--topology", "2x2"), "workers = 7, but topology 2x2 has 4"),
+        (("--topology", "4", "--local-steps", "2", "3"), "2 numbers for the 1 levels of topology"),
+    ],
+)
+def test_settings_that_contradict_are_refused(
+    settings: tuple[str, ...],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As they are by `run`, though a flat method puts a tree's workers and steps together."""
+    monkeypatch.setattr(last_words, "_said", False)
+    arguments = ("compare", "--task", "digits", "--methods", "local", "--out", str(tmp_path / "a"))
+    assert main([*arguments, *settings]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "a").exists()
 
 
 def test_seeds_are_runs(command: Command, tmp_path: Path) -> None:

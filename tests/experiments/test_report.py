@@ -152,6 +152,8 @@ def test_mistakes_end_in_one_line(
     inside = str(tmp_path / "file" / "new")
     for arguments, says in (
         (["report", "--records", inside], "new is no folder of records; give one with --records"),
+        (["report", "--out", f"{inside}/r.html"], "new cannot be written; give another place with"),
+        (["report", "--markdown", str(tmp_path)], "is a folder; give a file with --markdown"),
         (["reproduce", "signs", "--out", inside], "new cannot be written; give another place"),
         (["reproduce", "signs", "--work", inside], "another place with --work"),
     ):

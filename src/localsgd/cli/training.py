@@ -43,7 +43,6 @@ from localsgd.show import figures, tables
 from localsgd.show.live import Live
 from localsgd.show.preview import preview
 from localsgd.tasks.task import Task
-from localsgd.topology import Topology
 from localsgd.watching import watch, watched
 
 
@@ -120,10 +119,14 @@ def complete(wanted: Run) -> Run:
 
 
 def compared(command: CompareCommand) -> dict[str, Run]:
-    """The runs of a comparison by the names of their folders."""
+    """The runs of a comparison by the names of their folders.
+
+    Flat methods have all workers of a tree on one level, and agree as often as its outermost one.
+    """
     wanted = command.run
-    topology = Topology.parse(wanted.topology or wanted.workers or 8)
+    topology = wanted.parsed_topology()
     given = wanted.local_steps or ((2,) * topology.levels if topology.levels > 1 else (8,))
+    outermost = (math.prod(given),) if len(given) == topology.levels else given
     runs = {}
     for seed in command.seeds or (wanted.seed,):
         for name in command.methods:
@@ -135,7 +138,7 @@ def compared(command: CompareCommand) -> dict[str, Run]:
                 seed=seed,
                 workers=None,
                 topology=str(topology.workers) if flat else str(topology),
-                local_steps=None if not chosen.uses else (math.prod(given),) if flat else given,
+                local_steps=None if not chosen.uses else outermost if flat else given,
             )
             label = f"{name}-seed{seed}" if command.seeds else name
             runs[label] = complete(changed)
