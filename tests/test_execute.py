@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import json
 import signal
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +183,30 @@ def test_evaluating_changes_no_bit_of_training(tmp_path: Path) -> None:
     frequent = finished(often, tmp_path / "frequent")
     assert len(frequent.folder.metrics()) == STEPS
     assert same(worker_states(rare.assembly), worker_states(frequent.assembly))
+
+
+def test_evaluating_and_saving_are_no_time_of_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a clock that stands still but for pauses."""
+    now, told = [0.0], []
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def tell(step: int) -> None:
+        if step == STEPS:
+            told.extend(execution.assembly.told.signals(0.1, 0.0))
+
+    @contextmanager
+    def pausing(what: str) -> Generator[None]:
+        now[0] += 100.0
+        yield
+
+    execution = prepared(tiny(), tmp_path / "run", at_step=tell)
+    monkeypatch.setattr(execution.observer, "pausing", pausing)
+    execution.train()
+    assert now[0] >= 400.0
+    assert [signal.seconds for signal in told] == [0.0] * 4
+    assert execution.seconds == 0.0
 
 
 def test_what_a_run_writes_down(tmp_path: Path) -> None:

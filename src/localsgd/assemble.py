@@ -29,7 +29,7 @@ from localsgd.told import Told
 from localsgd.topology import AnyLevel, Placement, build_levels, row_multiple
 from localsgd.train import Steps, train
 from localsgd.workers.hosted import Inner, Workers
-from localsgd.workers.inner_state import InnerStates, rules_of
+from localsgd.workers.inner_state import InnerStates, check_keys, rules_of
 from localsgd.workers.order import Order
 from localsgd.workers.pace import Pace, slowed, weights_of
 from localsgd.workers.partition import Partition
@@ -173,16 +173,18 @@ def assemble(
         no_decay=models.no_decay(model),
         elementwise=run.optimizer not in BY_TENSOR,
     )
+    rules = rules_of(run.inner_state or "")
+    check_keys(rules, inner.make)
     workers = Workers(
         model,
-        loss_of(run, task, order, device),
+        loss_of(run, task, order, placement.workers, device),
         inner,
         placement.workers,
         row_multiple(plan.topology.workers),
         transforms_of(run),
         _active(pace, position),
         told.add if listens else _unheard,
-        losses_of(run, task, order, model) if run.batched else None,
+        losses_of(run, task, order, placement.workers, model) if run.batched else None,
     )
     count = plan.topology.levels
     ledger = Ledger.of(count)
@@ -209,7 +211,7 @@ def assemble(
         ledger,
         position,
         Signals(plan.schedules, world, device, known=("learning_rate",)),
-        InnerStates(workers.optimizers, rules_of(run.inner_state or ""), world, mean_of(run)),
+        InnerStates(workers.optimizers, rules, world, mean_of(run)),
         told,
     )
 

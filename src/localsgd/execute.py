@@ -193,11 +193,12 @@ class Execution:
 
     @contextmanager
     def _off_the_clock(self, what: str) -> Generator[None]:
-        now = time.perf_counter()
-        self.seconds += now - self._since
+        began = time.perf_counter()
+        self.seconds += began - self._since
         with self.observer.pausing(what):
             yield
         self._since = time.perf_counter()
+        self.assembly.told.leave_out(self._since - began)
 
     @contextmanager
     def _stoppable(self) -> Generator[None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -10,16 +10,21 @@ from torch import Tensor, nn
 
 from localsgd.run import Run
 from localsgd.tasks.task import Task
+from localsgd.workers.ahead import Ahead, Batch
 from localsgd.workers.batched import LossesOf, batched_losses, check_batched
 from localsgd.workers.order import Order, generator_for, seed_for
 from localsgd.workers.streams import Streams
 
 
 def loss_of(
-    run: Run, task: Task, order: Order | Streams, device: torch.device
+    run: Run, task: Task, order: Order | Streams, ids: Sequence[int], device: torch.device
 ) -> Callable[[nn.Module, int, int], Tensor]:
-    """The loss of a model on worker k's batch of step t, which follows from (seed, k, t) alone."""
-    batch, forward = _batches(run, task, order), _forward(run, task, device)
+    """The loss of a model on worker k's batch of step t, which follows from (seed, k, t) alone.
+
+    Args:
+        ids: the workers hosted here.
+    """
+    batch, forward = _batches(run, task, order, ids), _forward(run, task, device)
     if run.compile:
         forward = torch.compile(forward)
 
@@ -31,20 +36,22 @@ def loss_of(
     return loss
 
 
-def losses_of(run: Run, task: Task, order: Order | Streams, model: nn.Module) -> LossesOf:
+def losses_of(
+    run: Run, task: Task, order: Order | Streams, ids: Sequence[int], model: nn.Module
+) -> LossesOf:
     """The same of all workers at once, by `batched.py`."""
     check_batched(model, run.model or task.default_model)
     device = next(model.parameters()).device
-    return batched_losses(_batches(run, task, order), _forward(run, task, device))
+    return batched_losses(_batches(run, task, order, ids), _forward(run, task, device))
 
 
 def _batches(
-    run: Run, task: Task, order: Order | Streams
-) -> Callable[[int, int], tuple[Tensor, Tensor]]:
+    run: Run, task: Task, order: Order | Streams, ids: Sequence[int]
+) -> Callable[[int, int], Batch]:
     """Worker k's batch of step t, as models read it."""
     dtype = torch.float64 if run.precision == "float64" else torch.float32
 
-    def batch(worker: int, step: int) -> tuple[Tensor, Tensor]:
+    def batch(worker: int, step: int) -> Batch:
         draw = generator_for(run.seed, "augment", worker, step)
         x, y = task.train_batch(order.indices(worker, step), draw)
         if x.is_floating_point():
@@ -53,7 +60,7 @@ def _batches(
             x = x.contiguous(memory_format=torch.channels_last)
         return x, y
 
-    return batch
+    return Ahead(batch, ids) if run.prefetch else batch
 
 
 def _forward(

@@ -171,6 +171,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     batched: bool = False
     """Forward and backward of all workers of a process at once, equal to one by one to rounding:
     quicker for small models with small batches."""
+    prefetch: bool | None = None
+    """Prepare the next batch in a thread while this one trains: the same batches, and quicker where
+    preparing takes time that training leaves over. For images in files where not given."""
     device: str = "auto"
     """cpu, cuda, or auto."""
     seed: int = 0
@@ -198,6 +201,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             lr_decay_at=_default(self.lr_decay_at, defaults.lr_decay_at),
             lr_batch=_default(self.lr_batch, defaults.lr_batch),
             weight_decay=_default(self.weight_decay, defaults.weight_decay),
+            prefetch=_default(self.prefetch, card.in_files),
         )
         if run.lr_warmup is None:
             share = 5 / 300

@@ -39,6 +39,10 @@ class Told:
         """The clock runs from here."""
         self._since = time.perf_counter()
 
+    def leave_out(self, seconds: float) -> None:
+        """Takes off the clock what was no training."""
+        self._since += seconds
+
     def signals(self, learning_rate: float, waited_seconds: float) -> list[Signal]:
         """Of each worker; begins new sums."""
         now = time.perf_counter()

@@ -42,6 +42,7 @@ def refused(command: Command, says: str, *arguments: object) -> None:
         (["--train-samples", "9999"], "a class-balanced subset of 9,999 samples cannot be taken"),
         (["--device", "gpu"], "unknown device 'gpu'; use cpu, cuda or auto"),
         (["--init", "none.safetensors"], "none.safetensors is not there"),
+        (["--inner-state", "exp_avg=reset"], "state has no 'exp_avg'; it has momentum_buffer"),
         (["--checkpoint-every", "0"], "--checkpoint-every 0 cannot be; give 1 or more"),
         (["--heartbeat-seconds", "0"], "--heartbeat-seconds 0 cannot be; give more than 0"),
         (["--timeout-minutes", "-1"], "--timeout-minutes -1 cannot be"),

@@ -47,6 +47,7 @@ CARD = Card(
     ),
     source="https://image-net.org, after registration",
     licence="terms of access of image-net.org; O. Russakovsky et al., IJCV 115, 2015",
+    in_files=True,
 )
 PER_PIXEL_CARD = replace(
     CARD, name="imagenet-per-pixel", title=f"{CARD.title}, mean of each pixel subtracted"

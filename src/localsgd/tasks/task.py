@@ -59,6 +59,8 @@ class Card:
     """By which a model is judged."""
     sequential: bool = False
     """Whether a sample goes on where the one before it ends, so that workers read streams."""
+    in_files: bool = False
+    """Whether samples stay in files until a batch needs them."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

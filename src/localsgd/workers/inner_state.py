@@ -11,7 +11,7 @@ Shapes: w workers hosted here · s scalars of a state tensor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +62,27 @@ def rules_of(text: str) -> dict[str, Rule]:
             )
         rules[key] = Rule.parse(rule)
     return rules
+
+
+def check_keys(
+    rules: Mapping[str, Rule], make: Callable[[list[dict[str, Any]]], Optimizer]
+) -> None:
+    """Refuses keys that the state of such an optimizer will not have, by a step of one scalar."""
+    scalar = torch.nn.Parameter(torch.ones(1))
+    scalar.grad = torch.ones(1)
+    optimizer = make([{"params": [scalar], "weight_decay": 0.0}])
+    optimizer.step()
+    _refuse(rules, set(optimizer.state[scalar]))
+
+
+def _refuse(rules: Mapping[str, Rule], keys: Collection[str]) -> None:
+    wanted = {key for key, rule in rules.items() if rule.action != "keep"}
+    missing = sorted(wanted - set(keys) - {"all"})
+    if missing:
+        raise UserError(
+            f"the inner optimizer's state has no {missing[0]!r}; it has "
+            f"{', '.join(sorted(keys)) or 'nothing'}"
+        )
 
 
 class InnerStates:
@@ -128,13 +149,7 @@ class InnerStates:
         """Refuses keys that no optimizer has, once there is a state."""
         if self._checked:
             return
-        found = {key for states in self._states() for key in states[0]}
-        missing = sorted(set(self._rules) - found - {"all"})
-        if missing:
-            raise UserError(
-                f"the inner optimizer's state has no {missing[0]!r}; it has "
-                f"{', '.join(sorted(found)) or 'nothing'}"
-            )
+        _refuse(self._rules, {key for states in self._states() for key in states[0]})
         self._checked = True
 
 
