@@ -36,7 +36,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "gradients, then models": {},
     "models alone": {"agree_on": "models"},
     "hierarchy": {"method": "hierarchical", "topology": "2x2", "local_steps": (2, 2)},
-    "adam": {"optimizer": "adamw", "method": "local"},
+    "adam": {"optimizer": "adamw", "method": "local", "prefetch": True},
 }
 
 
