@@ -12,6 +12,7 @@ from benchmarks.network.contestants import BOUND, CONTESTANTS, DDP
 from benchmarks.network.crew import crew
 from benchmarks.network.laboratory import laboratory
 from benchmarks.network.race import Laps, Race
+from benchmarks.network.refusal import Refused
 
 NODES = 4
 INSIDE, UP_LINK = 1_000_000_000, 10_000_000
@@ -63,11 +64,27 @@ Results: TypeAlias = Mapping[Scene, Mapping[str, Laps]]
 """Of every scene, by contestant."""
 
 
-def scenes(flat_rates: Sequence[str], racks: bool) -> list[Scene]:
-    """One for each rate, and that of the racks. At the highest rate fewer run: it hides nobody."""
+def scenes(flat_rates: Sequence[str], racks: bool, only: Sequence[str] = ()) -> list[Scene]:
+    """One for each rate, and that of the racks. At the highest rate fewer run: it hides nobody.
+
+    Args:
+        flat_rates: of nodes' links.
+        racks: whether there is a scene with racks.
+        only: names of contestants that run at all rates, in place of all that; the bound runs too.
+    """
     given = [rates.bits_per_second(text) for text in flat_rates]
+    if only:
+        return [Scene(rate, _named(only)) for rate in given]
     found = [Scene(rate, FAST if rate == rates.MOST else FLAT) for rate in given]
     return [*found, Scene(INSIDE, RACKS, UP_LINK)] if racks else found
+
+
+def _named(names: Sequence[str]) -> tuple[str, ...]:
+    for name in names:
+        if name not in CONTESTANTS:
+            known = ", ".join(CONTESTANTS)
+            raise Refused(f"no contestant is called {name!r}; there are {known}")
+    return tuple(dict.fromkeys((BOUND, *names)))
 
 
 def run(chosen: Sequence[Scene], model: str, batch: int, turns: int) -> Results:

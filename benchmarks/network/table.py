@@ -2,6 +2,7 @@
 
     python -m benchmarks.network.table                       # the full table, 6 to 10 minutes
     python -m benchmarks.network.table --model small-cnn --turns 2 --rates 100mbit    # a first look
+    python -m benchmarks.network.table --rates 100mbit --only ddp h16 --record some   # a few alone
 
 All contestants train on random images of CIFAR's shape, B = 32 a worker, with the same loop and the
 same optimizer, one process a node. They take turns; each time is divided by that of the loop
@@ -76,16 +77,21 @@ def _finding(scene: Scene, name: str, laps: Laps, bound: Laps, batch: int) -> Fi
 
 
 def measure(options: argparse.Namespace) -> bool:
-    """Runs, prints and writes; says whether all claims hold."""
-    absent = [one.title for one in CONTESTANTS.values() if one.missing]
+    """Runs, prints and writes; says whether all claims hold, which are about the full table."""
+    if options.only and not options.record:
+        raise Refused("a few contestants alone are not the table; name their file by --record NAME")
+    chosen = scenes(options.rates, racks=not options.flat, only=options.only)
+    named = dict.fromkeys(name for scene in chosen for name in scene.names)
+    absent = [CONTESTANTS[name].title for name in named if CONTESTANTS[name].missing]
     if absent:
         print(f"not installed, and left out: {', '.join(absent)}")
-    chosen = scenes(options.rates, racks=not options.flat)
     results = run(chosen, options.model, options.batch, options.turns)
-    name = "network" if options.model == MODEL else f"network-{options.model}"
+    name = options.record or ("network" if options.model == MODEL else f"network-{options.model}")
     title = f"{options.model}, {NODES} nodes, B = {options.batch} a worker"
     shared = f"{title}; times of {NODES} processes that share these cores, for a step"
     publish(name, shared, findings(results, options.batch))
+    if options.only:
+        return True
     draw(results, RESULTS / f"{name}.png", title)
     return publish(f"{name}-claims", "What has to hold", claims(results))
 
@@ -109,6 +115,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--rates", nargs="*", default=RATES, metavar="RATE")
     parser.add_argument("--flat", action="store_true", help="leave the racks out")
+    parser.add_argument(
+        "--only", nargs="+", default=(), metavar="NAME", help="contestants, by their short names"
+    )
+    parser.add_argument("--record", metavar="NAME", help="results/NAME.jsonl is written")
     return parser.parse_args(arguments)
 
 
