@@ -14,7 +14,7 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -194,7 +194,7 @@ def _digest(run: Run, task: Task) -> str:
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _alone(path: Path) -> Generator[None]:
     """One process at a time; a process that dies lets go."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

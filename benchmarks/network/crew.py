@@ -61,7 +61,9 @@ class Crew:
                 this call is passed over; where they hang, the next call fails in its turn.
         """
         self._calls += 1
-        job = pickle.dumps((self._calls, function, arguments))
+        # By itself, so that whoever cannot unpickle it can still say which call that was.
+        work = pickle.dumps((function, arguments))
+        job = pickle.dumps((self._calls, work))
         for connection in self._connections:
             connection.send_bytes(job)
         deadline = time.monotonic() + seconds

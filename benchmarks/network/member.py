@@ -37,9 +37,9 @@ def _serve(connection: Connection[Any, Any]) -> None:
 
 def _result(job: bytes) -> bytes:
     """Pickled (number of the call; traceback, `""` where there is none; what the function gave)."""
-    call = 0
+    call, work = pickle.loads(job)
     try:
-        call, function, arguments = pickle.loads(job)
+        function, arguments = pickle.loads(work)
         return pickle.dumps((call, "", function(*arguments)))
     except BaseException:
         return pickle.dumps((call, traceback.format_exc(), None))

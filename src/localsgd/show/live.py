@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -92,7 +92,7 @@ class Live:
             self._draw()
 
     @contextmanager
-    def pausing(self, what: str) -> Iterator[None]:
+    def pausing(self, what: str) -> Generator[None]:
         """Shows `what` meanwhile; the pause does not count in samples a second."""
         self._doing = what
         self._draw()

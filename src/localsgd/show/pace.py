@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 SMOOTHING_SECONDS = 5.0
@@ -28,7 +28,7 @@ class Pace:
         self._paused = 0.0
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def paused(self) -> Generator[None]:
         since = self._clock()
         try:
             yield

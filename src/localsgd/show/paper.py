@@ -6,7 +6,7 @@ matplotlib is imported when a picture is made, and no window system is ever aske
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,7 +63,7 @@ def check_picture(path: Path) -> None:
 
 
 @contextmanager
-def canvas(path: Path, width: float, height: float) -> Iterator[Figure]:
+def canvas(path: Path, width: float, height: float) -> Generator[Figure]:
     """A figure of that many inches, written to `path`, whole, at the end: as its suffix says."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
