@@ -276,10 +276,10 @@ def test_settings_that_do_not_go_together(settings: dict[str, Any], message: str
         tiny(**settings)
 
 
-def test_a_key_that_no_state_has_is_refused_when_it_is_due(tmp_path: Path) -> None:
-    execution = prepared(tiny(method="local", inner_state="exp_avg=reset"), tmp_path / "run")
+def test_a_key_that_no_state_has_is_refused_before_there_is_a_folder(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no 'exp_avg'; it has momentum_buffer"):
-        execution.train()
+        prepared(tiny(method="local", inner_state="exp_avg=reset"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_presets_give_way_to_what_is_said() -> None:
