@@ -192,6 +192,7 @@ def test_labels_are_the_targets_of_training(task: Task) -> None:
         assert torch.equal(task.train_batch(INDICES, None)[1].cpu(), task.labels[INDICES].cpu())
 
 
+@pytest.mark.timeout(300)  # a real text in pieces
 def test_the_pieces_of_the_test_set_make_up_the_whole(task: Task) -> None:
     model = tasks.models.build(task.default_model, task, 0).double().eval()
     few = task.test_size <= 2000
