@@ -27,10 +27,7 @@ from localsgd.processes import end_with
 
 T = TypeVar("T")
 THREADS = "OMP_NUM_THREADS"
-KILLED = (
-    "a process was killed, and the jobs of those beside it are lost with it; was there enough "
-    "memory? The same command does them again, with --processes 1 one at a time"
-)
+KILLED = "its process was killed, though nothing ran beside it; was there enough memory?"
 
 
 @dataclass(frozen=True)
@@ -135,12 +132,15 @@ def _one_by_one(
 def _together(
     due: Sequence[Job], store: Store, place: Place, processes: int, told: Told, begun: Begun
 ) -> None:
+    """A process that is killed takes the jobs beside it along; these are done again, one by one."""
     before = os.environ.get(THREADS)
     os.environ[THREADS] = "1"  # read by the processes when they start
     pool = _pool(min(processes, len(due)))
-    waiting, running = list(due), dict[Future[Record], Job]()
+    waiting, running, lost = list(due), dict[Future[Record], Job](), list[Job]()
     try:
-        while waiting or running:
+        while waiting or running or lost:
+            if not waiting and not running:  # which one it was is seen where each runs alone
+                waiting, lost, processes = lost, [], 1
             while waiting and len(running) < processes:
                 job = waiting.pop(0)
                 if (record := _found(job, store)) is not None:
@@ -155,7 +155,11 @@ def _together(
             begun([job.title for job in running.values()])
             ended, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in sorted(ended, key=_stopped):
-                told(running.pop(future), future.result)
+                job = running.pop(future)
+                if processes > 1 and isinstance(future.exception(), BrokenProcessPool):
+                    lost.append(job)
+                else:
+                    told(job, future.result)
     except KeyboardInterrupt:
         pool.shutdown(cancel_futures=True)
         for future, job in running.items():

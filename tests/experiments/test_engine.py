@@ -82,8 +82,13 @@ def test_several_processes_do_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_others_go_on_where_a_process_is_killed(tmp_path: Path) -> None:
-    jobs: list[Job] = [Square(0, wrong="killed"), *(Square(number) for number in range(1, 4))]
+@pytest.mark.parametrize("first", [0, 1, 3])
+def test_others_go_on_where_a_process_is_killed(tmp_path: Path, first: int) -> None:
+    """Those that it took along are done again, wherever among them it stood."""
+    jobs: list[Job] = [Square(number) for number in range(1, 4)]
+    jobs.insert(first, Square(0, wrong="killed"))
     outcome = run(jobs, tmp_path, processes=2)
-    assert "a process was killed" in outcome.failed["0 squared"]
-    assert {2, 3} <= set(done(tmp_path))
+    assert list(outcome.failed) == ["0 squared"]
+    assert "its process was killed" in outcome.failed["0 squared"]
+    assert outcome.done == 3
+    assert set(done(tmp_path)) == {1, 2, 3}
