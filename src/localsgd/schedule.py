@@ -19,10 +19,9 @@ itself are in `adaptive.py`.
 
 from __future__ import annotations
 
-import itertools
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -270,8 +269,8 @@ class Position:
                     if not getattr(schedule, "step_only", False):
                         seen = replace(now, memory=self.memories[level])
                     self.lengths[level] = self.left[level] = checked_length(schedule(seen))
-        self.depth = 1 + _count(left == 1 for left in self.left[1:])
-        self.shared = min(self.shared, _count(length == 1 for length in self.lengths))
+        self.depth = 1 + _ones(self.left, first=1)
+        self.shared = min(self.shared, _ones(self.lengths))
         return Round(self.left[0], self.depth, self.shared)
 
     def close(self) -> None:
@@ -284,9 +283,12 @@ class Position:
         self.depth = 0
 
 
-def _count(conditions: Iterable[bool]) -> int:
-    """How many hold before the first that does not."""
-    return sum(1 for _ in itertools.takewhile(bool, conditions))
+def _ones(numbers: Sequence[int], first: int = 0) -> int:
+    """How many are 1, from `first` on, before the first that is not."""
+    end = first
+    while end < len(numbers) and numbers[end] == 1:
+        end += 1
+    return end - first
 
 
 def rounds(

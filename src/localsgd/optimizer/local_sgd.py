@@ -303,7 +303,7 @@ class LocalSGD(Optimizer):
         return self._told.signals(self._learning_rate(), self.ledger.seconds)
 
     def _check_left_out(self) -> None:
-        if any(parameter.requires_grad for parameter in self._left_out):
+        if self._left_out and any(parameter.requires_grad for parameter in self._left_out):
             raise UserError(
                 "a parameter that was frozen when LocalSGD was made trains now, and isn't "
                 "synchronised; unfreeze it before, or make a new LocalSGD"

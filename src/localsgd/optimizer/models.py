@@ -45,7 +45,6 @@ class Models:
             o is not None and o.per_learning_rate for o in settings.outers
         )
 
-    @torch.no_grad()
     def agree(self, depth: int, first: int, meanwhile: Callable[[], None]) -> None:
         """Levels `first` to `depth` agree; the members of those inside hold equal models.
 
@@ -57,8 +56,9 @@ class Models:
                 row.check_some_in_place()
             meanwhile()
 
-        for index, levels in enumerate(self._stacks):
-            agree_and_share(levels[:depth], first, meanwhile=None if index else look)
+        with torch.no_grad():
+            for index, levels in enumerate(self._stacks):
+                agree_and_share(levels[:depth], first, meanwhile=None if index else look)
 
     @torch.no_grad()
     def settle(self, first: int) -> None:

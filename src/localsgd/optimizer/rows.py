@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from localsgd.errors import UserError
 from localsgd.workers.layout import Layout, adopt
 
-BATCH = 16
+BATCH = 8
 """Parameters that are looked at in one agreement: a few microseconds."""
 
 

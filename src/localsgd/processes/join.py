@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from localsgd.errors import PeerLost, UserError
+from localsgd.processes.output import own_output
 from localsgd.processes.parent import end_with_parent
 from localsgd.processes.world import World, find_world
 
@@ -21,7 +22,8 @@ def joined(device: str = "cpu", *, timeout_seconds: float = 1800.0) -> Generator
 
     Inside, `torch.distributed` is initialised (gloo for CPU tensors, NCCL for CUDA ones), this
     process has its GPU, and as many threads as its share of the machine's cores, unless
-    OMP_NUM_THREADS is set. A single process is left as it is.
+    OMP_NUM_THREADS is set; what libraries print goes to standard error. A single process is left as
+    it is.
 
         with joined() as world:
             print(f"process {world.rank} of {world.size}")
@@ -43,15 +45,16 @@ def joined(device: str = "cpu", *, timeout_seconds: float = 1800.0) -> Generator
     _take_threads(world)
     if device.startswith("cuda"):
         torch.cuda.set_device(gpu_of(world, torch.cuda.device_count()))
-    _initialise(world, device, timedelta(seconds=timeout_seconds))
-    try:
-        yield world
-    except BaseException:
-        # Tearing NCCL down waits for collectives that will never end; the process ends anyway.
-        if not device.startswith("cuda"):
-            dist.destroy_process_group()
-        raise
-    dist.destroy_process_group()
+    with own_output():
+        _initialise(world, device, timedelta(seconds=timeout_seconds))
+        try:
+            yield world
+        except BaseException:
+            # Tearing NCCL down waits for collectives that will never end; the process ends anyway.
+            if not device.startswith("cuda"):
+                dist.destroy_process_group()
+            raise
+        dist.destroy_process_group()
 
 
 def gpu_of(world: World, gpus: int) -> int:

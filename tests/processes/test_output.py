@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+
+import pytest
+
+from localsgd.processes.output import own_output
+
+SCRIPT = """
+import os, sys
+from localsgd.processes.output import own_output
+
+def library(words):  # as C does it: past sys.stdout
+    os.write(1, words)
+
+library(b"before|")
+print("ours before", end="|")
+try:
+    with own_output():
+        library(b"inside|")
+        print("ours inside", end="|")
+        if sys.argv[1] == "fails":
+            raise ValueError
+except ValueError:
+    pass
+print("ours after", end="|", flush=True)
+library(b"after|")
+"""
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("how", ["ends", "fails"])
+def test_output_is_the_programs_alone_inside(how: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, how], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "before|ours before|ours inside|ours after|after|"
+    assert done.stderr == "inside|"
+
+
+def test_output_that_is_no_file_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", words)
+    where = os.fstat(1)
+    with own_output():
+        print("ours", end="")
+        assert os.path.samestat(os.fstat(1), where)
+    assert sys.stdout is words
+    assert words.getvalue() == "ours"
