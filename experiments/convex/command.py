@@ -73,6 +73,6 @@ def command(run: Callable[[Options], None]) -> None:
     torch.set_num_threads(1)
     try:
         run(tyro.cli(Options))
-    except UserError as error:
+    except (UserError, OSError) as error:
         print(error, file=sys.stderr)
         sys.exit(2)

@@ -35,7 +35,7 @@ def main() -> int:
         kept = Kept(options.out / "runs.jsonl")
         _carry_out(kept, options.seeds, options.data_dir, options.shard)
         report.write(kept, options.out)
-    except UserError as error:
+    except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -58,6 +58,6 @@ if __name__ == "__main__":
     torch.set_num_threads(1)  # a step is too small for threads to pay
     try:
         main(tyro.cli(Options))
-    except UserError as error:
+    except (UserError, OSError) as error:
         print(error, file=sys.stderr)
         sys.exit(2)

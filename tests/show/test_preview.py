@@ -48,6 +48,12 @@ def test_learning_rate_in_words() -> None:
     assert "0.1 to 0.8 over 12 steps, x 0.1 at step 22 and 33" in text
 
 
+def test_settings_that_change_nothing_are_named() -> None:
+    text = previewed(epochs=1, method="local", switch="step:5")
+    assert "no effect      switch: nothing in this run reads it" in text
+    assert "no effect" not in previewed(epochs=1, method="post-local", switch="step:5")
+
+
 def test_many_phases_are_left_out_in_the_middle() -> None:
     text = previewed(epochs=30, method="local-warmup", local_steps=(16,))
     assert "more phases" in text

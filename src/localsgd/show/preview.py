@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from localsgd.idle import idle
 from localsgd.learning_rate import StepDecay
 from localsgd.plan import Plan
 from localsgd.show.blocks import sparkline
@@ -63,6 +64,13 @@ def _rows(
     yield "rounds", _rounds(plan)
     yield "traffic", _traffic(plan, row_bytes)
     yield "learning rate", _learning_rate(plan)
+    unread = idle(run)
+    if unread:
+        yield "no effect", f"{', '.join(unread)}: nothing in this run reads {_them(unread)}"
+
+
+def _them(names: list[str]) -> str:
+    return "it" if len(names) == 1 else "them"
 
 
 def _workers(plan: Plan, processes: int) -> str:
