@@ -10,6 +10,7 @@ import importlib.util
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any
 
 import torch.distributed as dist
@@ -27,6 +28,7 @@ from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from benchmarks.network import lighthouse
 from localsgd import LocalSGD
 from localsgd.delayed import Delay
 from localsgd.reduce import CompressedMean, Sign
@@ -46,8 +48,8 @@ class Contestant:
         wrap: from the model and its plain optimizer; called in every process at once.
         steps: local steps of an act, which holds equally many agreements every time.
         ahead: more steps taken beforehand, so that an agreement that overlaps with later steps is
-            due in the middle of an act.
-        needs: a package beside PyTorch.
+            due in the middle of an act, or that the first one, which connects, is over.
+        needs: a package beside PyTorch, by the name under which it is both installed and imported.
         ours: whether it is this package's.
     """
 
@@ -61,6 +63,11 @@ class Contestant:
     @property
     def missing(self) -> bool:
         return self.needs is not None and importlib.util.find_spec(self.needs) is None
+
+    @property
+    def package(self) -> str | None:
+        """Whose it is, where it isn't PyTorch's or ours, with the version that is installed."""
+        return None if self.needs is None else f"{self.needs} {metadata.version(self.needs)}"
 
 
 def _alone(model: nn.Module, inner: Optimizer) -> Wrapped:
@@ -172,6 +179,12 @@ CONTESTANTS: dict[str, Contestant] = {
     "post-local": Contestant("PostLocalSGDOptimizer, H = 16", _post_local_sgd),
     "averager": Contestant("HierarchicalModelAverager, 2 and 16", _hierarchical_averager),
     "accelerate": Contestant("accelerate's LocalSGD, H = 16", _accelerate, needs="accelerate"),
+    "torchft": Contestant(
+        "torchft's LocalSGD, H = 16", lighthouse.local_sgd, ahead=16, needs="torchft"
+    ),
+    "torchft-diloco": Contestant(
+        "torchft's DiLoCo, H = 16", lighthouse.diloco, ahead=16, needs="torchft"
+    ),
     "h1": Contestant("localsgd, H = 1 on DDP", _ours_overlapped, steps=2, ours=True),
     "h1-sign": Contestant("localsgd, H = 1, EF-sign", _ours_signed(1), steps=2, ours=True),
     "h1-apart": Contestant(

@@ -25,6 +25,8 @@ FLAT = (
     "ddp-power-sgd",
     "post-local",
     "accelerate",
+    "torchft",
+    "torchft-diloco",
     "h1",
     "h1-sign",
     "h16",

@@ -73,6 +73,8 @@ def _finding(scene: Scene, name: str, laps: Laps, bound: Laps, batch: int) -> Fi
         "node_bytes": round(sent),
         "rack_bytes": round(through),
     }
+    if CONTESTANTS[name].package:
+        figures["package"] = CONTESTANTS[name].package
     return Finding(scene.title, CONTESTANTS[name].title, cells, figures)
 
 

@@ -16,6 +16,27 @@ def test_only_named_contestants_run_and_the_bound_with_them() -> None:
     assert slow.racks == fast.racks == 1
 
 
+def test_who_is_not_installed_is_left_out_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from benchmarks.network import contestants, scenes, table
+
+    ran: list[str] = []
+
+    def run(chosen: list[scenes.Scene], *_: object) -> scenes.Results:
+        ran.extend(name for scene in chosen for name in scenes.present(scene))
+        return {}
+
+    monkeypatch.setattr(contestants.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(table, "run", run)
+    monkeypatch.setattr(table, "publish", lambda *_: True)
+    named = ["--rates", "100mbit", "--record", "some", "--only", "ddp", "torchft", "torchft-diloco"]
+    assert table.main(named) == 0
+    assert ran == ["none", "ddp"]
+    said = "torchft's LocalSGD, H = 16, torchft's DiLoCo, H = 16"
+    assert capsys.readouterr().out == f"not installed, and left out: {said}\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
