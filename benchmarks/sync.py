@@ -34,7 +34,7 @@ from localsgd.topology import Topology, build_levels, place
 
 PROCESSES = (2, 4)
 BOUND = 1.05
-SECONDS = 60.0
+SECONDS = 40.0
 REFERENCE, OURS = "flat all-reduce", ("Level", "LocalSGD")
 AVERAGER, SLOW = "PeriodicModelAverager", "one by one"
 CONTROL = "flat all-reduce again"
