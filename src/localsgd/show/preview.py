@@ -53,9 +53,10 @@ def _rows(
     yield "model", f"{run.model}: {about} parameters"
     yield "workers", _workers(plan, processes)
     yield "method", plan.method.title
+    epochs = "epoch" if run.epochs == 1 else "epochs"
     yield (
         "budget",
-        f"{run.epochs:g} epochs: {plural(plan.steps, 'step')} of "
+        f"{run.epochs:g} {epochs}: {plural(plan.steps, 'step')} of "
         f"{plan.topology.workers} x {run.batch} = {count(plan.batch)} samples",
     )
     beyond = beyond_averaging(run)
