@@ -94,21 +94,36 @@ def test_plateau_switches_after_windows_that_do_not_improve() -> None:
     assert sequence(plateau(8, window=5, threshold=0.001), seen)[20] == 1
 
 
-def test_the_waiting_share_is_met_by_the_least_h() -> None:
+@pytest.mark.parametrize("inner", [1, 3])
+def test_the_waiting_share_is_met_by_the_least_h(inner: int) -> None:
+    """Seconds are told at an agreement of all and seen at the next; here after `inner` rounds."""
     schedule, share = waiting_share(0.1), 0.1
     work, wait = 1.0, 3.0  # seconds of a step and of an agreement
     memory: dict[str, float] = {}
-    step, seconds, waited, length = 0, 0.0, 0.0, 1
+    step, seconds, waited = 0, 0.0, 0.0
+    told: list[tuple[float, float]] = []
     found = []
-    for _ in range(12):
-        length = schedule(Progress(step, seconds=seconds, waited_seconds=waited, memory=memory))
+    for _ in range(14):
+        for _ in range(inner):
+            seen = (
+                dict(zip(("seconds", "waited_seconds"), told[-2], strict=True)) if told[1:] else {}
+            )
+            length = schedule(Progress(step, memory=memory, **seen))
+            step += length
+            waited += wait
+            seconds += length * work + wait
         found.append(length)
-        step += length
-        waited += wait
-        seconds += length * work + wait
+        told.append((seconds, waited))
     least = math.ceil(wait * (1 - share) / (share * work))
-    assert found == [1, 2, 4, 8, 16, 27, 27, 27, 27, 27, 27, 27]
+    assert found == [1, 1, 1, 1, 2, 4, 8, 16, 27, 27, 27, 27, 27, 27]
     assert wait / (wait + least * work) <= share < wait / (wait + (least - 1) * work)
+
+
+def test_a_loss_that_is_no_number_changes_nothing() -> None:
+    losses = [4.0, 1.0, math.nan, math.inf, 1.0]
+    seen = [Progress(step, loss=loss) for step, loss in enumerate(losses)]
+    assert sequence(adacomm(16, period=1), seen)[:4] == [16, 8, 8, 8]
+    assert sequence(adacomm(16, period=1), [Progress(0, loss=math.nan)]) == [16]
 
 
 def test_every_cycle_begins_with_mini_batch_sgd_and_ends_with_an_agreement() -> None:

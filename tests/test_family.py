@@ -129,8 +129,10 @@ def gradient(assembly: Assembly, model: nn.Module, worker: int, step: int) -> li
     return list(torch.autograd.grad(loss, list(model.parameters())))
 
 
-def test_a_growing_batch_is_mini_batch_sgd_with_a_larger_batch() -> None:
-    assembly = assembled(method="batch-growth", weight_decay=0.01)
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_a_growing_batch_is_mini_batch_sgd_with_a_larger_batch(clip: float | None) -> None:
+    """Each worker clips the mean of its batches, once."""
+    assembly = assembled(method="batch-growth", weight_decay=0.01, clip=clip)
     model = copy.deepcopy(assembly.workers.models[0])
     sgd = torch.optim.SGD(
         model.parameters(), lr=1.0, momentum=0.9, nesterov=True, weight_decay=0.01
@@ -140,11 +142,17 @@ def test_a_growing_batch_is_mini_batch_sgd_with_a_larger_batch() -> None:
         length = min(1 if step < 4 else 3, assembly.plan.steps - step)
         sums = [torch.zeros_like(p) for p in model.parameters()]
         for worker in range(4):
+            mean = [torch.zeros_like(p) for p in model.parameters()]
             for h in range(length):
                 for total, own in zip(
-                    sums, gradient(assembly, model, worker, step + h), strict=True
+                    mean, gradient(assembly, model, worker, step + h), strict=True
                 ):
-                    total += own / (4 * length)
+                    total += own / length
+            norm = torch.cat([own.flatten() for own in mean]).norm().item()
+            scale = 1.0 if clip is None else min(1.0, clip / (norm + 1e-6))
+            assert clip is None or scale < 1
+            for total, own in zip(sums, mean, strict=True):
+                total += own * scale / 4
         for parameter, mean in zip(model.parameters(), sums, strict=True):
             parameter.grad = mean
         sgd.param_groups[0]["lr"] = assembly.plan.learning_rate(step)
@@ -262,6 +270,11 @@ def test_what_a_cycle_ends_with_is_kept(tmp_path: Path) -> None:
         ({"inner_state": "x=halve"}, "rule 'halve'"),
         ({"fragments": 2, "delay": 3}, "delay of 3 agreements"),
         ({"slowdown": (1.0, 2.0)}, "2 numbers for 4 workers"),
+        ({"method": "batch-growth", "slowdown": (1.0, 2.0, 1.0, 1.0)}, "as many batches of each"),
+        (
+            {"method": "batch-growth", "exhausted": "leave", "partition": "fixed"},
+            "as many batches of each",
+        ),
         ({"slowdown": (1.0,) * 4, "topology": "2x2", "local_steps": (2, 2)}, "need one level"),
         ({"exhausted": "leave"}, "workers that own their samples"),
         ({"partition": "iid"}, "unknown partition"),

@@ -65,8 +65,8 @@ class AdaComm:
 
     def __call__(self, progress: Progress) -> int:
         memory, loss, rate = progress.memory, progress.loss, progress.learning_rate
-        if loss is None:
-            return self.start
+        if loss is None or not math.isfinite(loss):
+            return int(memory.get("length", self.start))
         memory.setdefault("first_loss", loss)
         memory.setdefault("first_rate", rate or 0.0)
         length = memory.setdefault("length", self.start)
@@ -177,17 +177,21 @@ class WaitingShare:
         memory = progress.memory
         length = int(memory.setdefault("length", 1))
         seconds, waited = progress.seconds, progress.waited_seconds
-        if seconds is None or progress.step == memory.get("step", -1):
-            return length
-        if "step" in memory:
-            steps = progress.step - memory["step"]
-            wait = max(0.0, waited - memory["waited"]) / (steps / length)  # of an agreement
-            work = max(1e-9, (seconds - memory["seconds"]) - (waited - memory["waited"])) / steps
+        if seconds is None or seconds == memory.get("seconds"):
+            return length  # nothing new
+        if "since" in memory:
+            # What is seen now was told when the last was seen, so it is about the time before that.
+            steps = memory["step"] - memory["since"]
+            waiting = waited - memory["waited"]
+            wait = max(0.0, waiting) * memory["earlier"] / steps  # of an agreement
+            work = max(1e-9, seconds - memory["seconds"] - waiting) / steps
             wanted = math.ceil(wait * (1 - self.share) / (self.share * work))
             # By doubling at most, and down by a quarter at most: one odd round decides nothing.
             wanted = min(max(wanted, math.ceil(0.75 * length)), 2 * length)
             memory["length"] = min(max(1, wanted), self.longest)
-        memory.update(step=progress.step, seconds=seconds, waited=waited)
+        if "step" in memory:
+            memory["since"] = memory["step"]
+        memory.update(step=progress.step, seconds=seconds, waited=waited, earlier=length)
         return int(memory["length"])
 
 
@@ -195,9 +199,10 @@ def waiting_share(share: float, longest: int = 1024) -> WaitingShare:
     """A budget for communication: the least H with a/(a + H c) <= `share`.
 
     a is the time that an agreement keeps a worker waiting, c that of a local step; both as measured
-    since the agreement before, as means over workers, so that all choose the same H. H at most
-    doubles from one agreement to the next, and stays within [1, `longest`]. Times differ from run
-    to run, and so does H: such a run resumes, but not to the same bits.
+    in the last round that all have told of (which ended one agreement ago), as means over workers,
+    so that all choose the same H. H at most doubles from one agreement to the next, and stays
+    within [1, `longest`]. Times differ from run to run, and so does H: such a run resumes, but not
+    to the same bits.
     """
     if not 0 < share < 1:
         raise UserError(f"share = {share!r} of the time cannot be kept; give one in (0, 1)")

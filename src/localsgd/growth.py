@@ -5,7 +5,8 @@
 Where a method would take H local steps, every worker adds up the gradients of H batches at the same
 point, and all take one step with their mean: mini-batch SGD whose batch is H times as large (Smith
 et al. 2018; Lin et al. 2020, third row of the table of local SGD variants). Samples and agreements
-are those of local SGD with the same H.
+are those of local SGD with the same H. What changes a worker's gradient (clipping, noise) changes
+the mean of its H batches, once.
 
 It is the core loop with two pieces exchanged: local steps that only add up, and an agreement, on
 gradients, that steps.
@@ -31,10 +32,9 @@ class AddingUp:
 
     def backward(self) -> None:
         workers = self._workers
-        if workers.accumulated:
-            workers.add_gradients()
-        else:
-            workers.backward()
+        if not workers.accumulated:
+            workers.grads.zero_()
+        workers.add_gradients()
         workers.accumulated += 1
 
     def apply(self, learning_rate: float) -> None:
@@ -60,6 +60,7 @@ class StepOnMean:
 
     def agree(self) -> None:
         self._workers.grads /= max(1, self._workers.accumulated)
+        self._workers.transform_gradients()
         self._level.agree()
         self._due = True
 

@@ -231,6 +231,11 @@ class Plan:
             raise UserError(
                 f"{run.method} averages gradients: it needs the plain mean, and agree_on auto"
             )
+        if self.method.grows_batch and (run.slowdown or run.exhausted == "leave"):
+            raise UserError(
+                f"{run.method} steps once for all workers: it needs as many batches of each; leave "
+                "slowdown and exhausted leave away"
+            )
         if self.method.grows_batch and any(h > 1 for h in known(run.local_steps)[1:]):
             raise UserError(
                 f"{run.method} needs all levels to agree at once; give 1 for those outside"

@@ -265,3 +265,46 @@ def averaged_twice() -> bool:
 
 def test_finish_is_the_agreed_model_and_harmless_again() -> None:
     assert run(4, averaged_twice) == [True] * 4
+
+
+def given_up() -> dict[str, Tensor]:
+    """Two steps; before the second, gradients are averaged and then dropped."""
+    model = net()
+    optimizer = LocalSGD(nesterov(model), model, local_steps=1)
+    for step in range(3):
+        optimizer.zero_grad()
+        loss_of(model, dist.get_rank(), step).backward()
+        if step == 1:
+            optimizer.average_gradients()
+            continue
+        optimizer.step()
+    return values(model)
+
+
+def test_averaged_gradients_that_are_dropped_leave_the_next_ones_to_be_averaged() -> None:
+    first, second = run(2, given_up)
+    assert_bits(*({n: v for n, v in one.items() if "running" not in n} for one in (first, second)))
+
+
+def loaded_by_another() -> dict[str, Tensor]:
+    """Models are averaged after each step, then whatever `auto` takes."""
+    model = net()
+    before = LocalSGD(nesterov(model), model, local_steps=1, agree_on="models")
+    for step in range(3):
+        before.zero_grad()
+        loss_of(model, dist.get_rank(), step).backward()
+        before.step()
+    other = net()
+    after = LocalSGD(nesterov(other), other, local_steps=1)
+    other.load_state_dict(model.state_dict())
+    after.load_state_dict(before.state_dict())
+    for step in range(3, 6):
+        after.zero_grad()
+        loss_of(other, dist.get_rank(), step).backward()
+        after.step()
+    return values(other)
+
+
+def test_momenta_that_differ_are_not_taken_for_shared_ones() -> None:
+    first, second = run(2, loaded_by_another)
+    assert_bits(*({n: v for n, v in one.items() if "running" not in n} for one in (first, second)))

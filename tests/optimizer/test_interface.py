@@ -39,7 +39,7 @@ def go(model: nn.Module, optimizer: LocalSGD, first: int, last: int) -> None:
         {"local_steps": 4},
         {"local_steps": localsgd.post_local(3, after=4)},
         {"local_steps": [2, 3], "topology": localsgd.Topology((1, 1))},
-        {"local_steps": 3, "agree_on": "gradients"},
+        {"local_steps": 1, "agree_on": "gradients"},
     ],
     ids=str,
 )
@@ -228,6 +228,11 @@ def test_no_step_inside_the_agreed_model() -> None:
         pytest.raises(UserError, match="leave"),
     ):
         optimizer.step()
+    with optimizer.agreed_model():
+        with pytest.raises(UserError, match=r"finish\(\) inside agreed_model\(\) would be undone"):
+            optimizer.finish()
+        with pytest.raises(UserError, match="leave"):
+            optimizer.load_state_dict(optimizer.state_dict())
     go(model, optimizer, 0, 1)
 
 

@@ -65,7 +65,7 @@ momentum = localsgd.outer.block_momentum(0.5)
             },
             1,
         ),
-        ({"local_steps": 4, "outers": [momentum], "agree_on": "gradients"}, 0),
+        ({"local_steps": 4, "outers": [momentum]}, 0),
     ],
 )
 def test_levels_that_may_average_gradients(keywords: dict[str, Any], exact: int) -> None:
@@ -83,6 +83,7 @@ def test_levels_that_may_average_gradients(keywords: dict[str, Any], exact: int)
         ({"agree_on": "weights"}, "agree_on='weights' is unknown"),
         ({"outers": []}, "outers has 0 entries for the 1 levels"),
         ({"outers": [momentum], "agree_on": "gradients"}, "needs the exact mean and plain"),
+        ({"local_steps": 4, "agree_on": "gradients"}, "needs H = 1 at the start"),
         ({"reducers": [Lossy()], "agree_on": "gradients"}, r"level 1 \(counted from the inner"),
     ],
 )

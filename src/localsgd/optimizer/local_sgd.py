@@ -187,6 +187,7 @@ class LocalSGD(Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.inner.zero_grad(set_to_none)
+        self._gradients.reopen()  # Averaged ones may have been dropped without a step.
 
     # The step.
 
@@ -199,10 +200,7 @@ class LocalSGD(Optimizer):
             closure: evaluates the model anew. While gradients are averaged, the loss that it gives
                 to the inner optimizer, and that is returned, is the mean over the workers too.
         """
-        if self._shows_average:
-            raise UserError(
-                "step() inside agreed_model() would train the average; leave the context before"
-            )
+        self._check_own("step", "would train the average")
         self._begin_rounds()
         if closure is not None:
             loss = self.inner.step(lambda: self._evaluate(closure))
@@ -222,6 +220,7 @@ class LocalSGD(Optimizer):
 
         For clipping by the norm of the averaged gradients, without DDP (which has averaged them by
         the end of the backward pass): call this, clip, then step. In a local phase nothing happens.
+        Without a step, `zero_grad()` of this optimizer (not the model's) begins anew.
         """
         self._gradients.average()
 
@@ -251,6 +250,10 @@ class LocalSGD(Optimizer):
 
     def _learning_rate(self) -> float:
         return float(self.inner.param_groups[0].get("lr", 1.0))
+
+    def _check_own(self, call: str, why: str) -> None:
+        if self._shows_average:
+            raise UserError(f"{call}() inside agreed_model() {why}; leave the context before")
 
     # Rounds.
 
@@ -320,6 +323,7 @@ class LocalSGD(Optimizer):
         Collective. Call it wherever the run ends; again is harmless. A run that goes on begins new
         rounds.
         """
+        self._check_own("finish", "would be undone at its end")
         if self._finished_at == self.steps:
             return
         due = self._innermost_due()
@@ -373,6 +377,7 @@ class LocalSGD(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on from a `state_dict` of this rank; load the model's weights as well."""
+        self._check_own("load_state_dict", "would be undone at its end")
         state = dict(state_dict)
         for change in self._optimizer_load_state_dict_pre_hooks.values():
             changed = change(self, state)
@@ -394,6 +399,7 @@ class LocalSGD(Optimizer):
             "steps": self.steps,
             "finished_at": self._finished_at,
             "position": asdict(self._position),
+            "shared": self._gradients.shared,
             "levels": self._models.state(),
             "signals": self._signals.state(),
             "model_agreements": self._model_agreements,
@@ -415,6 +421,8 @@ class LocalSGD(Optimizer):
         self.steps = own["steps"]
         self._finished_at = own["finished_at"]
         self._position = Position(**copy.deepcopy(own["position"]))
+        # Where models were averaged, each worker has an inner state of its own.
+        self._position.shared = min(self._position.shared, own["shared"])
         self._models.load(own["levels"])
         self._signals.load(own["signals"])
         self._model_agreements = own["model_agreements"]

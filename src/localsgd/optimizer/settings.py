@@ -139,6 +139,11 @@ def _by_level(name: str, given: Sequence | None, topology: Topology) -> tuple:
 
 def _check_gradients(schedules: Sequence[Schedule], exact: int) -> None:
     wanted = len(list(itertools.takewhile(lambda s: s(Progress()) == 1, schedules)))
+    if wanted == 0:
+        raise UserError(
+            'agree_on="gradients" needs H = 1 at the start, and local_steps starts with '
+            f'H = {schedules[0](Progress())}; choose "models", or "auto"'
+        )
     if wanted > exact:
         raise UserError(
             'agree_on="gradients" needs the exact mean and plain averaging at every level that '

@@ -150,9 +150,10 @@ class Workers:
         """Gradients of every active worker on its next batch, into `grads`."""
         self.grads.zero_()
         self.add_gradients()
+        self.transform_gradients()
 
     def add_gradients(self) -> None:
-        """As `backward`, onto what is in `grads`."""
+        """As `backward`, onto what is in `grads`, and nothing is transformed."""
         self._stepping = [self._active(worker) for worker in self.ids]
         if self._at_once is not None and all(self._stepping):
             losses = self._at_once.backward(self.models[0], self.ids, self.taken)
@@ -169,10 +170,16 @@ class Workers:
         self.loss_sums[row] += loss
         self.loss_counts[row] += 1
         self._heard(row, loss)
-        for transform in self.transforms:
-            transform(self.grads[row], self.ids[row], self.step)
-        if self.transforms:
-            self.layout.clear_padding(self.grads[row])
+
+    def transform_gradients(self) -> None:
+        """Changes every active worker's gradient before anybody averages or steps it."""
+        if not self.transforms:
+            return
+        for row, (worker, active) in enumerate(zip(self.ids, self._stepping, strict=True)):
+            if active:
+                for transform in self.transforms:
+                    transform(self.grads[row], worker, self.step)
+                self.layout.clear_padding(self.grads[row])
 
     def apply(self, learning_rate: float) -> None:
         """One step of every active worker's inner optimizer; the local step is done."""
