@@ -8,6 +8,7 @@ Shapes: G groups in all · M members of each · n, c scalars.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from unittest import mock
@@ -173,8 +174,8 @@ def hosted(x: Tensor, seat: Seat) -> Tensor:
 
 
 def check_sum(kind: Kind, seat: Seat) -> None:
-    for dtype in DTYPES:
-        x = whole(kind.groups, kind.members, 8, dtype=dtype)
+    for dtype, n in itertools.product(DTYPES, (8, 7, 1)):
+        x = whole(kind.groups, kind.members, n, dtype=dtype)
         mine = hosted(x, seat)
         total = seat.collective.sum(mine).wait()
         assert total.dtype == dtype

@@ -96,6 +96,28 @@ def test_compressors_learn_where_the_tensors_of_the_users_model_lie() -> None:
         assert bytes_of_signs < 3 * sum(p.numel() * 8 for p in model.parameters())
 
 
+def between_blocks() -> torch.Tensor:
+    """PowerSGD over slices of 7 scalars, in blocks of 2."""
+    model = nn.Linear(8, 7, bias=False)
+    optimizer = LocalSGD(
+        torch.optim.SGD(model.parameters(), lr=0.01),
+        model,
+        local_steps=[1, 2],
+        topology="2x2",
+        reducers=[None, PowerSgd(rank=1)],
+    )
+    for step in range(2):
+        optimizer.zero_grad()
+        model(torch.full((2, 8), 1.0 + dist.get_rank() + step)).square().sum().backward()
+        optimizer.step()
+    return model.weight.detach()
+
+
+def test_power_sgd_between_blocks_of_processes() -> None:
+    weights = run(4, between_blocks)
+    assert all(torch.equal(weight, weights[0]) for weight in weights)
+
+
 class Matrices(nn.Module):
     """Two layers without biases, which Muon can step."""
 

@@ -136,12 +136,14 @@ class Sliced:
         return whole.view(self.inside.processes, *part.shape).movedim(0, -2).flatten(-2)
 
     def sum(self, x: Tensor) -> Pending[Tensor]:
-        pending = self.across.sum(self._slice(x))
+        padded = _pad(x, self.inside.processes)
+        pending = self.across.sum(self._slice(padded))
 
         def finish() -> Tensor:
-            total = x[:, 0]
-            mine, slices = pending.wait().reshape(-1), total.view(self.inside.processes, -1)
-            return _all_started(_gather(mine, slices, self.inside.group), total).wait()
+            total, whole = x[:, 0], padded[:, 0]
+            mine, slices = pending.wait().reshape(-1), whole.view(self.inside.processes, -1)
+            _all_started(_gather(mine, slices, self.inside.group), whole).wait()
+            return total if padded is x else total.copy_(whole[..., : x.shape[-1]])
 
         return Pending(finish)
 
