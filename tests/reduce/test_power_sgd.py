@@ -152,6 +152,20 @@ def test_bytes() -> None:
     assert entry.bytes == 8 * (2 * (6 + 8) + 6 + 4 + 2 * (10 + 18))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_worked_on_in_float32(dtype: torch.dtype) -> None:
+    """What a float32 run gives, rounded once; updates whose products float16 could not hold."""
+    half = Layout(LAYOUT.slots, LAYOUT.length, dtype)
+    one, other = PowerSgd(half, 2), PowerSgd(half, 2)
+    for agreement in range(3):
+        x = (1e-5 * updates(seed=agreement)).to(dtype)
+        found = one.reduce(x.clone(), None, InProcess(4)).wait()
+        expected = other.reduce(x.float(), None, InProcess(4)).wait()
+        assert found.dtype == dtype
+        assert torch.equal(found, expected.to(dtype))
+    assert torch.equal(one.state()["error"], other.state()["error"])
+
+
 @pytest.mark.parametrize("mean", [ExactMean(), OrderedMean()])
 def test_state_moves_to_another(mean) -> None:
     one, other = PowerSgd(LAYOUT, 2, mean=mean), PowerSgd(LAYOUT, 2, mean=mean, seed=5)

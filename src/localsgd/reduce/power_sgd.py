@@ -9,6 +9,9 @@ For each tensor, seen as a matrix, with V_k = U_k + E_k and Q of the agreement b
 goes as it is: vectors, and matrices with r (rows + columns) >= rows · columns. The two means are
 plain ones, of small vectors, whatever M is.
 
+Rows in half precision are worked on in float32, memory and wire included: P goes like the square of
+an update, for which float16 has no room, and an orthogonal basis that is rounded is none.
+
 Shapes: g groups · m members hosted here · M members · n scalars of a row · r rank.
 """
 
@@ -22,7 +25,7 @@ from torch import Tensor
 
 from localsgd.collective.seam import Collective, Pending
 from localsgd.errors import UserError
-from localsgd.reduce.compressor import check_dtype, first_not_finite
+from localsgd.reduce.compressor import check_dtype, first_not_finite, scale_dtype
 from localsgd.reduce.exact import ExactMean
 from localsgd.reduce.members import check_memory, check_saved, refusal
 from localsgd.reduce.seam import Reducer
@@ -111,6 +114,12 @@ class PowerSgd:
         self, update: Tensor, weights: Tensor | None, collective: Collective
     ) -> Pending[Tensor]:
         self._check_length(update)
+        wide = update.to(scale_dtype(update.dtype))
+        return self._reduced(wide, weights, collective).then(lambda mean: mean.to(update.dtype))
+
+    def _reduced(
+        self, update: Tensor, weights: Tensor | None, collective: Collective
+    ) -> Pending[Tensor]:
         if weights is not None:
             update.mul_((weights * collective.members).unsqueeze(-1))
         if self._error is not None:
