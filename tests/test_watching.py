@@ -118,6 +118,18 @@ def test_fewer_rounds_are_written_down_but_all_are_seen(tmp_path: Path) -> None:
     assert of(tmp_path / "some", "drift") == of(tmp_path / "all", "drift")[1::2]
 
 
+def test_a_resumed_run_counts_rounds_from_its_start(tmp_path: Path) -> None:
+    settings = {"method": "local", "local_steps": (2,)}
+    finished(tmp_path / "whole", "drift:2", **settings)
+    path = tmp_path / "cut"
+    stop = signalled_at(6, signal.SIGINT)
+    with pytest.raises(Interrupted):
+        prepared(tiny(**settings), path, at_step=stop, watching=watch("drift:2", path)).train()
+    prepared(tiny(**settings), path, resuming=True, watching=watch(watched(path), path)).train()
+    steps = [[r["step"] for r in of(tmp_path / name, "drift")] for name in ("whole", "cut")]
+    assert steps[0] == steps[1] == [4, 8, 12]
+
+
 def test_a_resumed_run_is_watched_on(tmp_path: Path) -> None:
     finished(tmp_path / "whole", EVERYTHING)
     path = tmp_path / "cut"

@@ -85,13 +85,12 @@ class DriftWatcher:
     """Looks at all workers' rows when a round's last local step is done, before they agree.
 
     Args:
-        every: a record is made of every so many rounds.
+        every: a record is made of every so many rounds, counted from the start of the run.
     """
 
     def __init__(self, every: int = 1) -> None:
         self.every = every
         self._history = DriftHistory()
-        self._rounds = 0
         self._anchor: Tensor | None = None
         self._rows: Tensor | None = None
 
@@ -124,8 +123,7 @@ class DriftWatcher:
         step = assembly.workers.step
         record = self._history.observe(self._rows, self._anchor, step=step)
         self._rows = None
-        self._rounds += 1
-        wanted = self._rounds % self.every == 0 or step == assembly.plan.steps
+        wanted = assembly.agreements[-1] % self.every == 0 or step == assembly.plan.steps
         local_steps = math.prod(assembly.position.lengths)
         return [{**record, "local_steps": local_steps}] if wanted else []
 
