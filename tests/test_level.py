@@ -6,6 +6,7 @@ Shapes: g groups · m members of each · n scalars.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from localsgd import outer
 from localsgd.collective import InProcess, Ledger, Pending
 from localsgd.level import Level, agree_and_share
-from localsgd.reduce import OrderedMean
+from localsgd.reduce import ExactMean, OrderedMean, Reducer
 from localsgd.topology import Topology, build_levels, place
 from tests.distributed.harness import run
 
@@ -80,6 +81,37 @@ def test_blocks_of_unequal_size_weigh_as_many_workers_as_they_have() -> None:
     rows.copy_(rows_of(1, 1, 2, 2, 2, 3, 3, 3))  # equal in blocks, by their gradients
     agree_and_share(levels, first=1)
     assert heights(rows) == pytest.approx([17 / 8] * 8, rel=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("make", [ExactMean, OrderedMean])
+@pytest.mark.parametrize("topology", ["1+2", "2+3", "3+4", "5+2"])
+def test_equal_blocks_in_half_precision_stay_where_they_are(
+    topology: str, make: Callable[[], Reducer], dtype: torch.dtype
+) -> None:
+    """To the bit, as the outermost level's rounded weights would not add up to 1."""
+    workers = Topology.parse(topology).workers
+    start = torch.randn(4096, generator=torch.Generator().manual_seed(1)).to(dtype)
+    rows = start.repeat(workers, 1)
+    levels = levels_of(topology, rows, reducers=[make(), make()])
+    for _ in range(10):
+        agree_and_share(levels, first=1)
+    assert torch.equal(rows, start.expand_as(rows))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("topology", ["2+3", "3+4"])
+def test_equal_workers_in_half_precision_stay_within_a_rounding(
+    topology: str, dtype: torch.dtype
+) -> None:
+    workers = Topology.parse(topology).workers
+    start = torch.randn(4096, generator=torch.Generator().manual_seed(1)).to(dtype)
+    rows = start.repeat(workers, 1)
+    levels = levels_of(topology, rows)
+    for _ in range(10):
+        agree_and_share(levels)
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(rows[0].double(), start.double(), rtol=eps, atol=0)
 
 
 def test_weights() -> None:

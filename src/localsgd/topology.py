@@ -35,6 +35,7 @@ from localsgd.errors import UserError
 from localsgd.level import Blocks, Level
 from localsgd.outer import Outer
 from localsgd.reduce import Reducer
+from localsgd.reduce.compressor import scale_dtype
 from localsgd.reduce.seam import part_of
 
 AnyLevel: TypeAlias = Level | Blocks | Fragmented
@@ -353,7 +354,8 @@ def _unequal_levels(placement: Placement, rows: Tensor, make: Callable[..., Any]
         for index, (place, (start, size, _)) in enumerate(zip(inner, hosted, strict=True))
     ]
     # A block weighs as many workers as it has, so that H^b = 1 is the flat average (Lin et al.
-    # 2020, K_i).
-    shares = torch.tensor(blocks, dtype=rows.dtype, device=rows.device) / sum(blocks)
+    # 2020, K_i). In half precision the shares would be rounded and not add up to 1.
+    dtype = scale_dtype(rows.dtype)
+    shares = torch.tensor(blocks, dtype=dtype, device=rows.device) / sum(blocks)
     weights = shares[[block for _, _, block in hosted]].unsqueeze(0)
     return [Blocks(levels, anchors), make(1, outer, anchors.unsqueeze(0), weights=weights)]
