@@ -13,6 +13,7 @@ from torch import nn
 import localsgd
 from localsgd import LocalSGD, UserError
 from localsgd.optimizer.checks import described, digest_of_tensors
+from localsgd.reduce import CompressedMean, Sign
 from tests.distributed.harness import run
 from tests.optimizer.reference import loss_of, nesterov, net, values
 
@@ -35,6 +36,8 @@ def texts(mistakes: list[str]) -> list[str]:
             keywords["local_steps"] = localsgd.post_local(4, after=1)
         if wrong and mistake == "agree_on":
             keywords["agree_on"] = "models"
+        if mistake == "reducers":
+            keywords["reducers"] = [CompressedMean(Sign("row" if wrong else "tensor"))]
         if wrong and mistake == "freezing":
             model[0].bias.requires_grad_(False)
         if wrong and mistake == "channels":
@@ -54,6 +57,7 @@ MISTAKES = {
     "frozen": "differ in frozen parameters; seed or load",
     "local_steps": "differ in local_steps; start all ranks with the same",
     "agree_on": "differ in agree_on; start all ranks with the same",
+    "reducers": "differ in reducers; start all ranks with the same",
     "freezing": "differ in names, shapes, memory formats or dtypes of parameters; build",
     "channels": "differ in names, shapes, memory formats or dtypes of parameters; build",
     "learning rate": "differ in the inner optimizer or its settings; start all ranks",

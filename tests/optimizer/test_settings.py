@@ -10,8 +10,10 @@ import torch
 
 import localsgd
 from localsgd import UserError
+from localsgd.collective import InProcess
 from localsgd.optimizer.settings import Settings, settings_of
-from localsgd.reduce import ExactMean
+from localsgd.reduce import CompressedMean, ExactMean, Int8, MajorityVote, PowerSgd, Sign, TopK
+from localsgd.workers.layout import Layout
 
 
 def settings(processes: int = 4, **keywords: Any) -> Settings:
@@ -91,6 +93,45 @@ def test_bad_input_is_refused_in_one_line(keywords: dict[str, Any], reason: str)
     with pytest.raises(UserError, match=reason) as caught:
         settings(**keywords)
     assert "\n" not in str(caught.value)
+
+
+LAYOUT = Layout.of([("w", torch.empty(8, 8))])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (CompressedMean(Sign()), CompressedMean(Sign("row"))),
+        (CompressedMean(TopK(0.1)), CompressedMean(TopK(0.2))),
+        (CompressedMean(Int8(seed=1)), CompressedMean(Int8())),
+        (CompressedMean(Sign()), CompressedMean(Sign(), feedback=False)),
+        (CompressedMean(Sign()), CompressedMean(Sign(), way="gather")),
+        (MajorityVote(), MajorityVote(Sign("row"))),
+        (PowerSgd(rank=1), PowerSgd(rank=2)),
+        (PowerSgd(), PowerSgd(feedback=False)),
+        (PowerSgd(), PowerSgd(seed=1)),
+        (PowerSgd(), PowerSgd(mean=localsgd.OrderedMean())),
+        (None, localsgd.OrderedMean()),
+    ],
+)
+def test_reducers_are_described_with_their_settings(one: Any, other: Any) -> None:
+    found = [settings(reducers=[reducer]).described()["reducers"] for reducer in (one, other)]
+    assert found[0] != found[1]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda layout: CompressedMean(Sign(), layout=layout),
+        lambda layout: MajorityVote(layout=layout),
+        lambda layout: PowerSgd(layout),
+    ],
+)
+def test_reducers_are_described_without_layout_and_memory(make: Any) -> None:
+    used = make(LAYOUT)
+    used.reduce(torch.ones(1, 2, LAYOUT.length), None, InProcess(2)).wait()
+    found = [settings(reducers=[reducer]).described()["reducers"] for reducer in (make(None), used)]
+    assert found[0] == found[1]
 
 
 def test_descriptions_have_no_addresses() -> None:

@@ -50,7 +50,7 @@ class Settings:
             "topology": str(self.topology),
             "local_steps": described(self.schedules),
             "agree_on": self.agree_on,
-            "reducers": described([type(reducer).__name__ for reducer in self.reducers]),
+            "reducers": described(list(self.reducers)),
             "outers": described(self.outers),
             "delay": str(self.delay),
             "inner_state": str(dict(self.inner_state)),

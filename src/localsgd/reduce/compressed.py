@@ -114,6 +114,9 @@ class CompressedMean:
         self._chunks: dict[tuple[int, torch.dtype, int], list[Chunk]] = {}
         self._spare: dict[str, Tensor] = {}
 
+    def __repr__(self) -> str:
+        return f"CompressedMean({self.compressor!r}, feedback={self.feedback}, way={self.way!r})"
+
     def reduce(
         self, update: Tensor, weights: Tensor | None, collective: Collective
     ) -> Pending[Tensor]:

@@ -35,7 +35,7 @@ class MajorityVote:
     """
 
     sign: Sign = field(default_factory=Sign)
-    layout: Layout | Fragments | None = None
+    layout: Layout | Fragments | None = field(default=None, repr=False)
 
     linear = False
 

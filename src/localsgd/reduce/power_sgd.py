@@ -110,6 +110,10 @@ class PowerSgd:
         self._error: Tensor | None = None
         self._q: Tensor | None = None
 
+    def __repr__(self) -> str:
+        settings = f"feedback={self.feedback}, mean={self._mean!r}, seed={self._seed}"
+        return f"PowerSgd(rank={self.rank}, {settings})"
+
     def reduce(
         self, update: Tensor, weights: Tensor | None, collective: Collective
     ) -> Pending[Tensor]:

@@ -17,7 +17,8 @@ class Reducer(Protocol):
 
     `linear` says that the mean of updates is the update of the mean, so that a level may reduce
     models in place of updates and keep no anchor. Memory, such as error feedback, lives in the
-    reducer; `state` and `load` move it, as tensors of shape `[g, m, ...]` by name.
+    reducer; `state` and `load` move it, as tensors of shape `[g, m, ...]` by name. `repr` says the
+    settings, by which ranks are compared at the start, and nothing of layout or memory.
     """
 
     linear: bool
