@@ -160,16 +160,21 @@ def claim(
     -`sign` * `margin`.
     """
     first, second = values(records, better, field), values(records, worse, field)
+    differences = [first[seed] - second[seed] for seed in first if seed in second]
+    pairs = min(len(better.jobs), len(worse.jobs))
     return of_differences(
         records,
         sentence,
         place,
-        [first[seed] - second[seed] for seed in first if seed in second],
+        differences,
         f"{better.name} less {worse.name}",
         (*better.jobs, *worse.jobs),
         sign=sign,
         margin=margin,
         unit=" points" if "accuracy" in field else "",
+        reservation=f"{len(differences)} of {pairs} seeds have a result"
+        if len(differences) < pairs
+        else "",
     )
 
 
@@ -184,11 +189,19 @@ def of_differences(
     sign: Literal[-1, 1] = 1,
     margin: float = 0.0,
     unit: str = " points",
+    reservation: str = "",
 ) -> Claim:
-    """A claim about paired differences, whatever they are of. Smoke runs decide nothing."""
-    if len(differences) < 2:
-        few = f"{words}: {len(differences)} of 2 or more seeds are there"
-        return Claim(sentence, place, "not decidable at this scale", few, jobs)
+    """A claim about paired differences, whatever they are of. It is decided once all of `jobs` are
+    done, so that when to stop is no choice, and not where there is a reservation. Smoke runs
+    decide nothing.
+    """
+    done = sum(records.of(job) is not None for job in jobs)
+    if done < len(jobs) or len(differences) < 2:
+        few = f"{len(differences)} of 2 or more seeds are there"
+        if done < len(jobs):
+            few, reservation = f"{done} of {len(jobs)} runs are done", ""
+        few = "; ".join(filter(None, (f"{words}: {few}", reservation)))
+        return Claim(sentence, place, "not decidable at this scale", few, jobs, reservation)
     interval = paired(differences)
     evidence = (
         f"{words}: {interval.mean:+.2f}{unit}, 95 % interval {interval.low:+.2f} to "
@@ -196,7 +209,9 @@ def of_differences(
     )
     if margin:
         evidence += f"; margin {margin:g}{unit}"
+    if reservation:
+        evidence += f"; {reservation}"
     state = judge(interval, sign, margin)
-    if records.scale.name == "smoke":
+    if reservation or records.scale.name == "smoke":
         state = "not decidable at this scale"
-    return Claim(sentence, place, state, evidence, jobs)
+    return Claim(sentence, place, state, evidence, jobs, reservation)

@@ -129,16 +129,14 @@ class Flat:
     def _judged(self, claim: flat.Claim, place: str) -> Claim:
         first = claim.text[0]
         sentence = (first if first == "λ" else first.upper()) + claim.text[1:] + "."
-        if not self.seeds:
-            return Claim(sentence, place, "not decidable at this scale", "not run yet", self.jobs)
+        if len(self.seeds) < len(self.jobs):
+            few = f"{len(self.seeds)} of {len(self.jobs)} seeds"
+            return Claim(sentence, place, "not decidable at this scale", few, self.jobs)
         interval = paired([claim.value(seed) for seed in self.seeds])
         state = judge(interval, claim.sign)
         if self.scale == "smoke":
             state = "not decidable at this scale"
-        words = _evidence(interval, claim.unit)
-        if len(self.seeds) < len(self.jobs):
-            words += f" of the {len(self.jobs)} seeds that the design has"
-        return Claim(sentence, place, state, words, self.jobs)
+        return Claim(sentence, place, state, _evidence(interval, claim.unit), self.jobs)
 
     def picture(self, name: str, title: str, draw: Callable[[flat.Records], Figure]) -> Picture:
         return Picture(name, title, lambda: draw(self.together), self.jobs)

@@ -131,6 +131,7 @@ class Claim:
         state: what the evidence says at this scale.
         evidence: the figures: mean, interval, how many seeds.
         jobs: the work behind it.
+        reservation: why the figures decide nothing, whatever they are; empty where they do.
     """
 
     sentence: str
@@ -138,6 +139,7 @@ class Claim:
     state: State
     evidence: str
     jobs: Sequence[Job] = ()
+    reservation: str = ""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from experiments.studies import studies
 from experiments.study import Claim, Job, Page, Picture, Record, Records, State
 
 PENDING = "not run yet"
-"""In place of a claim's state, where nothing is known yet of some of its configurations."""
+"""In place of a claim's state, while some of its runs are not done."""
 STATES: tuple[str, ...] = (*get_args(State), PENDING)
 
 
@@ -108,10 +108,12 @@ class Content:
         return self._images[id(picture)]
 
     def state(self, claim: Claim) -> str:
-        """What became of a claim; that it is not run yet is told apart."""
-        anchors = {anchor_of(job) for job in claim.jobs}
-        known = all(self.configurations[anchor].done for anchor in anchors)
+        """What became of a claim; that not all of it is run yet is told apart."""
+        known = all(self._record(job) is not None for job in claim.jobs)
         return claim.state if known else PENDING
+
+    def _record(self, job: Job) -> Record | None:
+        return self.configurations[anchor_of(job)].runs[_seed(job)]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -153,7 +155,7 @@ def configurations(jobs: Iterable[Job], records: Records) -> dict[str, Configura
     for job in jobs:
         anchor = anchor_of(job)
         runs = dict(found[anchor].runs) if anchor in found else {}
-        runs[job.key.get("seed", 0)] = records.of(job)
+        runs[_seed(job)] = records.of(job)
         title = re.sub(r", seed \d+$", "", job.title)
         found[anchor] = Configuration(anchor, title, _settings(job), runs)
     return found
@@ -162,6 +164,10 @@ def configurations(jobs: Iterable[Job], records: Records) -> dict[str, Configura
 def anchor_of(job: Job) -> str:
     """Of the configuration that a job belongs to."""
     return "runs-" + hashlib.sha256(canonical(_settings(job)).encode()).hexdigest()[:10]
+
+
+def _seed(job: Job) -> int:
+    return job.key.get("seed", 0)
 
 
 def _settings(job: Job) -> dict[str, Any]:
