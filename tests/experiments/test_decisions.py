@@ -1,0 +1,147 @@
+"""When a claim is decided: by all runs that were planned, with all that came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from experiments import flat
+from experiments.arms import arm, claim
+from experiments.landscape import claims as landscape
+from experiments.report.content import PENDING, Content, configurations
+from experiments.scales import SCALES
+from experiments.studies import grids
+from experiments.study import Claim, Job, Record, Scale
+
+SMALL = SCALES["small"]
+OPEN = "not decidable at this scale"
+
+
+@dataclass
+class Made:
+    """Records that a function makes; `None` is a run that is not done."""
+
+    make: Callable[[Any], Record | None]
+    scale: Scale = SMALL
+
+    def of(self, job: Job) -> Record | None:
+        return self.make(job)
+
+
+def state(found: Claim, records: Made) -> str:
+    """As the report has it."""
+    return Content("small", (), configurations(found.jobs, records), {}).state(found)
+
+
+def accuracy(job: Any) -> Record:
+    """Local SGD is 2 points better, give or take."""
+    return {"test_accuracy": 0.8 + 0.02 * (job.run.method == "local") + 0.001 * job.run.seed}
+
+
+def compared(records: Made, **settings: Any) -> Claim:
+    better = arm(SMALL, "local", main=True, method="local", local_steps=(4,))
+    worse = arm(SMALL, "mini-batch", main=True, method="mini-batch")
+    return claim(records, "Better.", "here", better, worse, **settings)
+
+
+def jittered(job: Any) -> Record:
+    record = accuracy(job)
+    return {"test_accuracy": record["test_accuracy"] + 1e-4 * (job.run.seed % 2) * len(job.title)}
+
+
+@pytest.mark.parametrize("done", range(6))
+def test_a_claim_waits_for_all_planned_seeds(done: int) -> None:
+    """Of five seeds; what the first ones say is not told, so that none can stop at them."""
+    local = Made(lambda job: accuracy(job) if job.run.seed < done else None)
+    one_sided = Made(
+        lambda job: jittered(job) if job.run.seed < done or job.run.method == "local" else None
+    )
+    for records in (local, one_sided):
+        found = compared(records)
+        assert state(found, records) == ("reproduced" if done == 5 else PENDING)
+        assert found.state == ("reproduced" if done == 5 else OPEN)
+        assert ("runs are done" in found.evidence) == (done < 5)
+    assert f"{2 * done} of 10 runs" in compared(local).evidence or done == 5
+
+
+def test_a_run_without_a_result_does_not_vanish() -> None:
+    records = Made(lambda job: {"test_accuracy": None} if job.run.seed == 4 else accuracy(job))
+    found = compared(records)
+    assert state(found, records) == OPEN
+    assert "n = 4; 4 of 5 seeds have a result" in found.evidence
+
+
+def test_flatness_waits_for_all_planned_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = landscape.Claim("it is", "here", lambda records: -1.0 - 0.1 * records[0]["seed"], -1)
+    monkeypatch.setattr(landscape, "all_claims", lambda: [one])
+    for done, said in ((3, PENDING), (6, "reproduced")):
+        records = Made(
+            lambda job, done=done: (
+                {"records": [{"seed": job.seed}]} if job.seed < done else None
+            )
+        )
+        (found,) = flat.Flat.of(records).claims(lambda claim: True, "here")
+        assert state(found, records) == said
+        assert (found.evidence == "3 of 6 seeds") == (done == 3)
+
+
+def curve(at: float, final: float, agreements: int = 1000) -> Record:
+    """It is at 84 % after so many of 24 epochs, and ends elsewhere."""
+    rows = [[at, 0.84, 0.1], [24, final, 0.1]] if final >= 0.84 else [[24, final, 0.1]]
+    return {"test_accuracy": final, "steps": 1000, "agreements": [agreements], "curve": rows}
+
+
+def reaching(*missing: tuple[int, int, int]) -> Made:
+    """H = 8 is four times as fast as H = 1 at K = 16, where it gets there; `missing` do not."""
+
+    def make(job: Any) -> Record:
+        k, h = job.run.workers, (job.run.local_steps or (1,))[0]
+        if (k, h, job.run.seed) in missing:
+            return curve(24, 0.5)
+        return curve((6 if h > 1 else 20) + 0.1 * job.run.seed, 0.85, 1000 // h)
+
+    return Made(make)
+
+
+def test_runs_that_never_arrive_do_not_vanish() -> None:
+    """A faster arm of which a seed misses the target is not faster, and H = 1 that does is no
+    proof of it.
+    """
+    for missing, said in (
+        ((), None),
+        (((16, 8, 2),), "reached by 2 of 3 (3 of 3)"),
+        (((16, 1, 1), (16, 1, 2)), "reached by 3 of 3 (1 of 3)"),
+        (((16, 8, 2), (16, 1, 1), (16, 1, 2)), "reached by 2 of 3 (1 of 3)"),
+    ):
+        records = reaching(*missing)
+        found = grids.page_of_time(records).claims[0]
+        assert state(found, records) == (OPEN if said else "reproduced")
+        assert (said or "n = 3") in found.evidence
+
+
+def test_steps_of_runs_that_never_arrive_do_not_vanish() -> None:
+    for missing, said in ((), None), (((32, 2, 0),), "reached by 2 of 3 (3 of 3)"):
+        records = reaching(*missing)
+        (found,) = grids.page_of_steps(records).claims
+        assert state(found, records) == (OPEN if said else "reproduced")
+        assert (said or "n = 3") in found.evidence
+
+
+def test_a_mean_says_how_many_it_is_of() -> None:
+    page = grids.page_of_time(reaching((16, 8, 2)))
+    (row,) = [row for row in page.tables[0].rows if row[:2] == [16, 8]]
+    assert row[2] == "2 of 3"
+    assert str(row[3]).endswith("(2 of 3)")
+
+
+def test_the_target_is_part_of_what_is_planned() -> None:
+    """It is the mean of K = 1, and moves while that is not done."""
+    whole = reaching()
+    records = Made(
+        lambda job: None if job.run.workers == 1 and job.run.seed == 2 else whole.make(job)
+    )
+    for page in (grids.page_of_time(records), grids.page_of_steps(records)):
+        assert {state(one, records) for one in page.claims} == {PENDING}
