@@ -142,7 +142,8 @@ def _time_claims(records: Records, by: Grid) -> Iterator[Claim]:
             sentence,
             "section 4.1",
             [ratio - factor for ratio in speedups(records, one, base)],
-            f"speed-up of K = {k}, H = {h} over K = {other_k}, H = {other_h}, less {factor:g}",
+            f"speed-up in modelled seconds of K = {k}, H = {h} over K = {other_k}, H = {other_h}, "
+            f"less {factor:g}",
             _behind(records, one, base),
             unit="",
             reservation=_unreached(records, one, base),

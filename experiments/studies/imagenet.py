@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments import clock
-from experiments.arms import Arm, Row, arm, claim, found, jobs_of, of_differences, published, table
+from experiments import clock, modelled
+from experiments.arms import Arm, Row, arm, claim, jobs_of, published, table
 from experiments.pictures import learning_curves
 from experiments.registry import entry
 from experiments.study import Claim, Page, Picture, Records, Scale, Study, Table
@@ -60,12 +60,7 @@ def page_of_local(records: Records) -> Page:
     by = local_arms(records.scale)
     (known,) = entry("imagenet-local").values
     rows = [Row((name,), one) for name, one in by.items()]
-    base, mine = found(records, by["mini-batch"]), found(records, by["local"])
-    ratios = [
-        clock.per_step(base[seed], WORKERS) / clock.per_step(mine[seed], WORKERS)
-        for seed in mine
-        if seed in base
-    ]
+    ratios = modelled.speedups(records, by["local"], by["mini-batch"], WORKERS)
     shown = f"{sum(ratios) / len(ratios):.2f}" if ratios else None
     speed = Table(
         "Time of a run",
@@ -74,14 +69,14 @@ def page_of_local(records: Records) -> Page:
         [by["local"].jobs],
     )
     claims = [
-        of_differences(
+        modelled.faster(
             records,
             "Local SGD with H = 8 is at least 1.5 times as fast as mini-batch SGD on 32 workers.",
             "section 4.1; appendix B.3.2",
-            [ratio - 1.5 for ratio in ratios],
-            "modelled speed-up, less 1.5",
-            (*by["local"].jobs, *by["mini-batch"].jobs),
-            unit="",
+            by["local"],
+            by["mini-batch"],
+            WORKERS,
+            1.5,
         ),
         claim(
             records,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from experiments import clock
-from experiments.arms import Arm, Row, claim, found, jobs_of, of_differences, table
+from experiments import clock, modelled
+from experiments.arms import Arm, Row, claim, found, jobs_of, table
 from experiments.pictures import learning_curves
 from experiments.registry import entry
 from experiments.studies.grids import LOCAL_STEPS, cell
@@ -62,33 +62,24 @@ def page(records: Records) -> Page:
                 )
                 for h in LOCAL_STEPS[1:]
             ),
-            of_differences(
+            modelled.faster(
                 records,
                 "H = 16 is at least 3 times as fast as H = 1 with K = 2.",
                 "appendix B.3.1",
-                [ratio - 3 for ratio in _ratios(records, by, 16)],
-                "modelled speed-up of H = 16 over H = 1, less 3",
-                (*by[16].jobs, *by[1].jobs),
-                unit="",
+                by[16],
+                by[1],
+                WORKERS,
+                3,
             ),
         ],
         notes=NOTES,
     )
 
 
-def _ratios(records: Records, by: dict[int, Arm], local_steps: int) -> list[float]:
-    mine, base = found(records, by[local_steps]), found(records, by[1])
-    return [
-        clock.per_step(base[seed], WORKERS) / clock.per_step(mine[seed], WORKERS)
-        for seed in mine
-        if seed in base
-    ]
-
-
 def _times(records: Records, by: dict[int, Arm], paper_h: int, paper_factor: float) -> Table:
     rows = []
     for h in by:
-        ratios = _ratios(records, by, h)
+        ratios = modelled.speedups(records, by[h], by[1], WORKERS)
         speedup = f"{sum(ratios) / len(ratios):.2f}" if ratios else None
         rows.append([h, speedup, f"at least {paper_factor:g}" if h == paper_h else ""])
     headings = ("H", "speed-up over H = 1 (modelled)", "paper")

@@ -13,7 +13,7 @@ from experiments.arms import arm, claim
 from experiments.landscape import claims as landscape
 from experiments.report.content import PENDING, Content, configurations
 from experiments.scales import SCALES
-from experiments.studies import grids
+from experiments.studies import grids, imagenet, two_workers
 from experiments.study import Claim, Job, Record, Scale
 
 SMALL = SCALES["small"]
@@ -145,3 +145,35 @@ def test_the_target_is_part_of_what_is_planned() -> None:
     )
     for page in (grids.page_of_time(records), grids.page_of_steps(records)):
         assert {state(one, records) for one in page.claims} == {PENDING}
+
+
+def counted(job: Any) -> Record:
+    """A run of 1,000 steps, with an agreement after every H of them."""
+    agreements = 1000 // (job.run.local_steps or (1,))[0]
+    curve = [[1, 0.8, 1]]
+    counts = {"steps": 1000, "agreements": [agreements], "bytes": [agreements], "curve": curve}
+    return {"test_accuracy": 0.8, **counts}
+
+
+def test_what_follows_from_a_clock_has_no_interval() -> None:
+    """An agreement of two workers costs 0.4 steps, one of 32 two of them."""
+    records = Made(counted)
+    two = two_workers.page(records).claims[-1]
+    assert state(two, records) == OPEN
+    assert two.evidence == (
+        "modelled: 1.36; no H is more than 1.40 times as fast on this clock, K = 2"
+    )
+    many = imagenet.page_of_local(records).claims[0]
+    assert state(many, records) == "reproduced"
+    assert many.evidence == "modelled: 2.39"
+    slow = Made(lambda job: {**counted(job), "agreements": [1000]})
+    assert state(imagenet.page_of_local(slow).claims[0], slow) == "not reproduced"
+    part = Made(lambda job: counted(job) if job.run.seed else None)
+    for page in two_workers.page(part), imagenet.page_of_local(part):
+        assert {state(one, part) for one in page.claims} == {PENDING}
+
+
+def test_measured_steps_on_a_modelled_clock_have_one() -> None:
+    found = grids.page_of_time(reaching()).claims[0]
+    assert "modelled seconds" in found.evidence
+    assert "95 % interval" in found.evidence
