@@ -14,6 +14,8 @@ from experiments.training import TrainJob
 from localsgd.run import Run
 from localsgd.units import size
 
+UNTUNED = "the baseline's learning rate is not tuned here, and the paper's is"
+
 
 @dataclass(frozen=True)
 class Arm:
@@ -22,10 +24,12 @@ class Arm:
     Args:
         name: in tables and pictures.
         jobs: one for each seed, from 0.
+        tuned: whether its learning rate has been tuned here.
     """
 
     name: str
     jobs: tuple[TrainJob, ...]
+    tuned: bool = False
 
     @property
     def run(self) -> Run:
@@ -155,13 +159,22 @@ def claim(
     sign: Literal[-1, 1] = 1,
     margin: float = 0.0,
     field: str = "test_accuracy",
+    paper_tunes: Sequence[Arm] = (),
 ) -> Claim:
     """What paired differences over seeds say: that `better` - `worse` lies on the side `sign` of
     -`sign` * `margin`.
+
+    `paper_tunes` are those of the two whose rates the paper has tuned, where the two train at
+    different ones: unless they are tuned here too, nothing is decided. Arms that share a rate, as
+    post-local SGD and the mini-batch SGD that it goes on from, are compared as they are.
     """
     first, second = values(records, better, field), values(records, worse, field)
     differences = [first[seed] - second[seed] for seed in first if seed in second]
     pairs = min(len(better.jobs), len(worse.jobs))
+    reservations = [f"{len(differences)} of {pairs} seeds have a result"]
+    reservations = reservations if len(differences) < pairs else []
+    if not all(one.tuned for one in paper_tunes):
+        reservations.append(UNTUNED)
     return of_differences(
         records,
         sentence,
@@ -172,9 +185,7 @@ def claim(
         sign=sign,
         margin=margin,
         unit=" points" if "accuracy" in field else "",
-        reservation=f"{len(differences)} of {pairs} seeds have a result"
-        if len(differences) < pairs
-        else "",
+        reservation="; ".join(reservations),
     )
 
 

@@ -97,7 +97,7 @@ def tuned(records: Records, one: Arm) -> Arm | None:
         return None
     factor = _best(known)
     jobs = (replace(job, run=_scaled(job, factor, job.run.seed)) for job in one.jobs)
-    return Arm(f"{one.name}, rate x {factor:.4g}", tuple(jobs))
+    return Arm(f"{one.name}, rate x {factor:.4g}", tuple(jobs), tuned=True)
 
 
 def later(records: Records, arms: Iterable[Arm]) -> list[TrainJob]:

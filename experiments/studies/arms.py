@@ -69,6 +69,7 @@ def page(records: Records) -> Page:
                 "section 1",
                 by["A1"],
                 by["A2"],
+                paper_tunes=[by["A1"], by["A2"]],
             ),
             claim(
                 records,
@@ -77,6 +78,7 @@ def page(records: Records) -> Page:
                 "section 4.1",
                 by["A4"],
                 by["A3"],
+                paper_tunes=[by["A3"]],
             ),
             claim(
                 records,

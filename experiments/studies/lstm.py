@@ -90,6 +90,7 @@ def page(records: Records) -> Page:
         by["large"],
         sign=-1,
         field=field,
+        paper_tunes=[by[name] for name in TUNED],
     )
     curves = learning_curves(
         "curves",

@@ -122,6 +122,7 @@ def gap_claims(
         place,
         by["small"],
         by["large"],
+        paper_tunes=[by[name] for name in TUNED],
     )
     for h in steps:
         yield claim(

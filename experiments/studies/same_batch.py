@@ -71,6 +71,7 @@ def page(records: Records) -> Page:
             "section 4.1",
             by[k, h],
             one,
+            paper_tunes=[one],
         )
         for (k, h), one in larger.items()
     ]

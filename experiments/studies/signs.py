@@ -73,6 +73,7 @@ def _claims(records: Records) -> Iterator[Claim]:
             "section 4.2",
             by_task[task, "ef-sign"][1],
             by_task[task, "sign"][1],
+            paper_tunes=[by_task[task, "sign"][1]],
         )
 
 

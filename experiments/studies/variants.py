@@ -76,6 +76,7 @@ def claims(records: Records) -> Iterator[Claim]:
             "section 4.1",
             by["local"],
             by["huge"],
+            paper_tunes=[by["huge"]],
         )
         yield claim(
             records,

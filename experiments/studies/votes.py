@@ -52,6 +52,7 @@ def page(records: Records) -> Page:
             by["mean"],
             sign=sign,
             margin=0.5,
+            paper_tunes=[by["majority"], by["mean"]],
         )
         for task, by in by_task.items()
         for words, sign in (("no worse than", 1), ("no better than", -1))

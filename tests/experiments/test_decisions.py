@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-from experiments import flat
-from experiments.arms import arm, claim
+from experiments import flat, studies
+from experiments.arms import UNTUNED, arm, claim
 from experiments.landscape import claims as landscape
+from experiments.registry import entry
 from experiments.report.content import PENDING, Content, configurations
 from experiments.scales import SCALES
-from experiments.studies import grids, imagenet, two_workers
+from experiments.studies import grids, imagenet, two_workers, variants
 from experiments.study import Claim, Job, Record, Scale
 
 SMALL = SCALES["small"]
@@ -177,3 +178,43 @@ def test_measured_steps_on_a_modelled_clock_have_one() -> None:
     found = grids.page_of_time(reaching()).claims[0]
     assert "modelled seconds" in found.evidence
     assert "95 % interval" in found.evidence
+
+
+def test_an_untuned_baseline_that_the_paper_tunes_decides_nothing() -> None:
+    """The figures are told all the same; once the rate is tuned here, they decide."""
+    records = Made(accuracy)
+    by = variants.arms(SMALL, 16, 8)
+    for sign in (-1, 1):
+        found = compared(records, sign=sign, paper_tunes=[by["huge"]])
+        assert state(found, records) == OPEN
+        assert found.evidence.endswith(f"n = 5; {UNTUNED}")
+        assert "+2.00 points, 95 % interval +2.00 to +2.00" in found.evidence
+    tuned = replace(by["huge"], tuned=True)
+    assert state(compared(records, paper_tunes=[tuned]), records) == "reproduced"
+
+
+def test_which_claims_rest_on_a_baseline_that_the_paper_tunes() -> None:
+    """Those between arms of different rates; post-local SGD shares the rate it is compared with."""
+    records = Made(lambda job: {**counted(job), **jittered(job)})
+    for name, count in (
+        ("arms", 2),
+        ("signs", 1),
+        ("votes", 2),
+        ("variants", 2),
+        ("same-batch", 8),
+        ("nets", 6),
+        ("lstm", 1),
+    ):
+        claims = studies.studies()[entry(name).label].page(records).claims
+        resting = [one for one in claims if UNTUNED in one.reservation]
+        assert len(resting) == count, name
+        assert {state(one, records) for one in resting} <= {OPEN}
+
+
+def test_a_baseline_that_is_tuned_here_decides() -> None:
+    """Local SGD wins against the best rate too."""
+    scale = replace(SMALL, tunes=True)
+    records = Made(lambda job: {**counted(job), **accuracy(job)}, scale)
+    found = [one for one in variants.claims(records) if "the same effective" in one.sentence]
+    assert {state(one, records) for one in found} == {"reproduced"}
+    assert all("rate x" in one.evidence for one in found)
