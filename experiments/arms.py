@@ -160,13 +160,15 @@ def claim(
     margin: float = 0.0,
     field: str = "test_accuracy",
     paper_tunes: Sequence[Arm] = (),
+    beside: Sequence[TrainJob] = (),
 ) -> Claim:
     """What paired differences over seeds say: that `better` - `worse` lies on the side `sign` of
     -`sign` * `margin`.
 
     `paper_tunes` are those of the two whose rates the paper has tuned, where the two train at
     different ones: unless they are tuned here too, nothing is decided. Arms that share a rate, as
-    post-local SGD and the mini-batch SGD that it goes on from, are compared as they are.
+    post-local SGD and the mini-batch SGD that it goes on from, are compared as they are. `beside`
+    are other runs that the choice of the two rests on.
     """
     first, second = values(records, better, field), values(records, worse, field)
     differences = [first[seed] - second[seed] for seed in first if seed in second]
@@ -181,7 +183,7 @@ def claim(
         place,
         differences,
         f"{better.name} less {worse.name}",
-        (*better.jobs, *worse.jobs),
+        (*better.jobs, *worse.jobs, *beside),
         sign=sign,
         margin=margin,
         unit=" points" if "accuracy" in field else "",

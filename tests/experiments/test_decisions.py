@@ -14,7 +14,7 @@ from experiments.landscape import claims as landscape
 from experiments.registry import entry
 from experiments.report.content import PENDING, Content, configurations
 from experiments.scales import SCALES
-from experiments.studies import grids, imagenet, two_workers, variants
+from experiments.studies import grids, imagenet, noise, two_workers, variants
 from experiments.study import Claim, Job, Record, Scale
 
 SMALL = SCALES["small"]
@@ -218,3 +218,21 @@ def test_a_baseline_that_is_tuned_here_decides() -> None:
     found = [one for one in variants.claims(records) if "the same effective" in one.sentence]
     assert {state(one, records) for one in found} == {"reproduced"}
     assert all("rate x" in one.evidence for one in found)
+
+
+def test_the_best_noise_is_chosen_among_all() -> None:
+    """While one run is missing, it might be of the best; its arm is part of what is compared."""
+
+    def make(job: Any) -> Record:
+        return {**counted(job), "test_accuracy": 0.8 - 400 * (job.run.noise or 0)}
+
+    weakest = noise.noisy(SMALL, {})[1e-6, 0.5].jobs
+    whole, part = Made(make), Made(lambda job: None if job in weakest[1:] else make(job))
+    for records, said in ((whole, "reproduced"), (part, PENDING)):
+        page = noise.page(records)
+        assert [state(one, records) for one in page.claims] == [said, said]
+        for one in page.claims:
+            assert {*weakest} <= {*one.jobs}
+            assert len({*one.jobs}) == len(one.jobs) == 4 * 3 + 5
+        marked = [row[0] for row in page.tables[0].rows[2:] if row[-1]]
+        assert marked == (["noise 1e-06 / (1 + t)^0.5"] if records is whole else [])
