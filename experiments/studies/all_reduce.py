@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from experiments.claims import evidence, judge, paired
 from experiments.measured import AllReduceTime
-from experiments.study import Cell, Claim, Page, Picture, Record, Records, Scale, Study, Table
+from experiments.study import Cell, Claim, Page, Picture, Record, Records, Scale, State, Study, Table
 from localsgd.landscape.figures.style import COLOURS, legend, panels
 from localsgd.traffic.allreduce import ALGORITHMS, Link
 
@@ -64,12 +64,21 @@ def _modelled() -> Table:
 
 
 def _grows(by: Times, records: Records) -> Claim:
-    several = [job for job in by if job.processes > 1] or [*by]
-    first, last = several[0], several[-1]
-    sentence = "An all-reduce takes longer the more cores take part."
-    place, few, many = "appendix A.5", by[first], by[last]
-    if few is None or many is None or first == last:
-        return Claim(sentence, place, "not decidable at this scale", "too little is run", several)
+    """Between the fewest and the most processes that have a core each. A record's cores are part
+    of its key: those of another machine are not among these.
+    """
+    sentence, place = "An all-reduce takes longer the more cores take part.", "appendix A.5"
+    several = [job for job in by if job.processes > 1]
+    cores = several[0].key["cores"]
+    apart = [job for job in several if job.processes <= cores]
+    if len(apart) < 2:
+        reason = f"{cores} cores here, which more processes share: that says nothing of more cores"
+        state: State = "not decidable at this scale"
+        return Claim(sentence, place, state, reason, several, reservation=reason)
+    first, last = apart[0], apart[-1]
+    few, many = by[first], by[last]
+    if few is None or many is None:
+        return Claim(sentence, place, "not decidable at this scale", "not run yet", [first, last])
     interval = paired([b - a for a, b in zip(few["times"], many["times"], strict=True)])
     state = judge(interval, 1)
     if records.scale.name == "smoke":
@@ -101,7 +110,7 @@ TITLE = "Seconds of an all-reduce by the number of cores: measured here, and mod
 NOTES = (
     "The paper's picture has no numbers beside it. It was measured by MPI on machines of 48 cores "
     "that 10 Gbit/s join; here processes of one machine pass bytes through its memory by gloo, and "
-    "more processes than cores share them.",
+    "more processes than cores share them, so that these decide nothing.",
     "Lines of the model are no measurements.",
 )
 STUDY = Study(LABEL, jobs, page)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +15,7 @@ from experiments.landscape import claims as landscape
 from experiments.registry import entry
 from experiments.report.content import PENDING, Content, configurations
 from experiments.scales import SCALES
-from experiments.studies import grids, imagenet, noise, two_workers, variants
+from experiments.studies import all_reduce, grids, imagenet, noise, two_workers, variants
 from experiments.study import Claim, Job, Record, Scale
 
 SMALL = SCALES["small"]
@@ -236,3 +237,24 @@ def test_the_best_noise_is_chosen_among_all() -> None:
             assert len({*one.jobs}) == len(one.jobs) == 4 * 3 + 5
         marked = [row[0] for row in page.tables[0].rows[2:] if row[-1]]
         assert marked == (["noise 1e-06 / (1 + t)^0.5"] if records is whole else [])
+
+
+@pytest.mark.parametrize(
+    ("cores", "said", "words"),
+    [
+        (2, OPEN, "2 cores here, which more processes share"),
+        (3, "reproduced", "3 less 2 processes: +1 s"),
+        (64, "reproduced", "4 less 2 processes: +2 s"),
+    ],
+)
+def test_processes_that_share_cores_decide_nothing(
+    cores: int, said: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    records = Made(lambda job: {"times": [job.processes + 0.01 * n for n in range(5)]})
+    (found,) = all_reduce.page(records).claims
+    assert state(found, records) == said
+    assert words in found.evidence
+    missing = Made(lambda job: None)
+    (found,) = all_reduce.page(missing).claims
+    assert state(found, missing) == PENDING
