@@ -15,8 +15,7 @@ import msgspec
 import torch
 from torch import nn
 
-from experiments import made, trunk
-from experiments.store import canonical
+from experiments import made, store, trunk
 from experiments.study import Record, Workplace
 from experiments.vocabulary import common_words
 from localsgd import tasks
@@ -70,8 +69,7 @@ class TrainJob:
     def carry_out(self, place: Workplace) -> Record:
         task = self._data(place)
         run = self.run.completed(task.card)
-        name = hashlib.sha256(canonical(self.key).encode() + to_json(run)).hexdigest()[:16]
-        folder = place.scratch / "runs" / name
+        folder = place.scratch / "runs" / self._name(run)
         execution = trunk.opened(run, task, folder, trunk.Quiet())
         if execution.assembly.workers.step == 0:
             trunk.start(execution, place.scratch / self._vocabulary)
@@ -79,6 +77,13 @@ class TrainJob:
         record = _record(execution, summary)
         shutil.rmtree(folder)
         return record
+
+    def _name(self, completed: Run) -> str:
+        """Of the job, in one version of the numbers: what another one has begun is not gone on
+        from.
+        """
+        version = f"{store.CODE}-{store.canonical(self.key)}".encode()
+        return hashlib.sha256(version + to_json(completed)).hexdigest()[:16]
 
     def _data(self, place: Workplace) -> Task:
         folder = made.text(place.scratch / "made") if self.made else place.data_dir

@@ -24,6 +24,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from experiments import store
 from experiments.quiet import Quiet
 from localsgd import tasks
 from localsgd.assemble import Assembly
@@ -187,10 +188,13 @@ def _whole(value: Any) -> Any:
 
 
 def _digest(run: Run, task: Task) -> str:
-    """Of the run, and of how much data there is where that is not known beforehand."""
+    """Of the run and the version of the numbers, and of how much data there is where that is not
+    known beforehand.
+    """
     usual = run.train_samples or tasks.card(run.task).train_size
     size = "" if task.train_size == usual else f"-{task.train_size}-{task.classes}"
-    return hashlib.sha256(to_json(run) + f"{__version__}{size}".encode()).hexdigest()[:16]
+    version = f"{__version__}-{store.CODE}"
+    return hashlib.sha256(to_json(run) + f"{version}{size}".encode()).hexdigest()[:16]
 
 
 @contextmanager

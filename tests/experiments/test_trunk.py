@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from experiments import trunk
+from experiments import store, trunk
 from experiments.engine import Place
 from experiments.training import TrainJob, data
 from localsgd.plan import Plan
@@ -95,3 +95,25 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert list(tmp_path.glob("cut/runs/*/checkpoints/step-*"))
     assert done(one, tmp_path / "cut") == whole
     assert not list(tmp_path.glob("cut/runs/*"))
+
+
+def test_nothing_of_another_version_is_gone_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither from its trunks nor from a run that it has begun."""
+
+    def pulled(self: trunk.Quiet, row: dict[str, Any]) -> None:
+        if row["step"] == 15:
+            raise KeyboardInterrupt
+
+    one, folders, trunks = job(method="post-local", local_steps=(3,)), [], []
+    for code in (store.CODE, store.CODE + 1):
+        with monkeypatch.context() as patched:
+            patched.setattr(trunk.Quiet, "evaluated", pulled)
+            patched.setattr(store, "CODE", code)
+            with pytest.raises(KeyboardInterrupt):
+                done(one, tmp_path)
+        folders.append({path.name for path in tmp_path.glob("runs/*")})
+        trunks.append({path.name for path in tmp_path.rglob("*.pt")})
+    assert [len(found) for found in folders] == [1, 2]
+    assert [len(found) for found in trunks] == [1, 2]
