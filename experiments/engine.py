@@ -5,12 +5,13 @@ A job that cannot be done, for want of its data, is named with the reason, and t
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
@@ -20,7 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from experiments.store import Store, canonical
-from experiments.study import Job, Record
+from experiments.study import Job, Record, Scale
 from localsgd.errors import UserError
 from localsgd.execute import Interrupted
 from localsgd.processes import end_with
@@ -37,10 +38,23 @@ class Place:
     Args:
         scratch: for checkpoints and workers that runs share; may be removed at any time.
         data_dir: where data sets lie; the usual places where not given.
+        records: where jobs keep what they make; nowhere where not given.
     """
 
     scratch: Path
     data_dir: Path | None = None
+    records: Store | None = None
+
+    def once(self, job: Job, make: Callable[[], Record]) -> Record:
+        """As in `Workplace`."""
+        if self.records is None:
+            return make()
+        known = _found(job, self.records)
+        if known is not None:
+            return known
+        record = make()
+        self.records.add(job, record)
+        return record
 
 
 @dataclass
@@ -71,10 +85,28 @@ def distinct(jobs: Iterable[Job]) -> list[Job]:
 
 def share(work: Sequence[T], text: str) -> list[T]:
     """`2/3`: every third piece of work, from the second on. Together all shares have each once."""
+    index, count = _shard(text)
+    return list(work[index - 1 :: count])
+
+
+def share_by_key(jobs: Iterable[Job], text: str) -> list[Job]:
+    """A share of jobs that become known, and done, one after the other: a job is in the same share
+    whatever is beside it.
+    """
+    index, count = _shard(text)
+    return [job for job in jobs if _number(job) % count == index - 1]
+
+
+def _shard(text: str) -> tuple[int, int]:
     index, _, count = text.partition("/")
     if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
         raise UserError(f"shard {text!r} is not understood; write 1/3, 2/3 or 3/3")
-    return list(work[int(index) - 1 :: int(count)])
+    return int(index), int(count)
+
+
+def _number(job: Job) -> int:
+    """The same on every machine."""
+    return int.from_bytes(hashlib.sha256(canonical(job.key).encode()).digest()[:8])
 
 
 def carry_out(
@@ -95,7 +127,7 @@ def carry_out(
         def told(job: Job, result: Callable[[], Record]) -> None:
             try:
                 record = result()
-                if store.of(job) is None:
+                if _found(job, store) is None:
                     store.add(job, record)
                 outcome.done += 1
             except (Interrupted, KeyboardInterrupt):
@@ -121,10 +153,11 @@ def _one_by_one(
 ) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
+    here = replace(place, records=store)
     try:
         for job in due:
             begun([job.title])
-            told(job, lambda job=job: _found(job, store) or job.carry_out(place))
+            told(job, lambda job=job: _found(job, store) or job.carry_out(here))
     finally:
         torch.set_num_threads(before)
 
@@ -146,11 +179,12 @@ def _together(
                 if (record := _found(job, store)) is not None:
                     told(job, lambda record=record: record)
                     continue
+                work = job, place, store.scale, store.folder.parent
                 try:
-                    future = pool.submit(_carried_out, job, place)
+                    future = pool.submit(_carried_out, *work)
                 except BrokenProcessPool:
                     pool = _pool(min(processes, len(due)))
-                    future = pool.submit(_carried_out, job, place)
+                    future = pool.submit(_carried_out, *work)
                 running[future] = job
             begun([job.title for job in running.values()])
             ended, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -200,11 +234,11 @@ def _deaf() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _carried_out(job: Job, place: Place) -> Record:
+def _carried_out(job: Job, place: Place, scale: Scale, folder: Path) -> Record:
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        return job.carry_out(place)
+        return job.carry_out(replace(place, records=Store(scale, folder)))
     except KeyboardInterrupt:
         raise Interrupted(job.title) from None
     finally:

@@ -123,7 +123,8 @@ def _later(
         return []
     store.refresh()
     everything = engine.distinct(job for study in wanted for job in study.later(store))
-    return [job for job in engine.share(everything, request.shard) if store.of(job) is None]
+    mine = engine.share_by_key(everything, request.shard)
+    return [job for job in mine if store.of(job) is None]
 
 
 def _processes(request: Request, jobs: Sequence[Job]) -> int:

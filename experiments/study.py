@@ -76,6 +76,12 @@ class Workplace(Protocol):
         """Checkpoints that several jobs go on from; nothing in it is kept with the results."""
         ...
 
+    def once(self, job: Job, make: Callable[[], Record]) -> Record:
+        """What is kept of a job by now, or what `make` makes of it, which is kept at once: whoever
+        has waited for the job's folder finds it.
+        """
+        ...
+
 
 class Records(Protocol):
     """The finished jobs of one study at one scale."""

@@ -69,7 +69,14 @@ class TrainJob:
     def carry_out(self, place: Workplace) -> Record:
         task = self._data(place)
         run = self.run.completed(task.card)
-        folder = place.scratch / "runs" / self._name(run)
+        name = self._name(run)
+        locks = place.scratch / "locks"
+        locks.mkdir(parents=True, exist_ok=True)
+        with trunk.alone(locks / f"{name}.lock"):
+            return place.once(self, lambda: self._trained(run, task, place, name))
+
+    def _trained(self, run: Run, task: Task, place: Workplace, name: str) -> Record:
+        folder = place.scratch / "runs" / name
         execution = trunk.opened(run, task, folder, trunk.Quiet())
         if execution.assembly.workers.step == 0:
             trunk.start(execution, place.scratch / self._vocabulary)

@@ -105,7 +105,7 @@ def _trained(run: Run, task: Task, steps: list[int], folder: Path) -> Path:
     """The file of the trunk at the last of `steps`, made where it is missing."""
     path = folder / f"{_digest(run, task)}-{steps[-1]:08d}.pt"
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(path.with_suffix(".lock")):
+    with alone(path.with_suffix(".lock")):
         if not path.exists():
             earlier = _trained(run, task, steps[:-1], folder) if steps[1:] else None
             _train(run, task, steps[-1], earlier, path)
@@ -198,7 +198,7 @@ def _digest(run: Run, task: Task) -> str:
 
 
 @contextmanager
-def _alone(path: Path) -> Generator[None]:
+def alone(path: Path) -> Generator[None]:
     """One process at a time; a process that dies lets go."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
