@@ -13,6 +13,7 @@ from torch import nn
 from experiments.landscape import arms, measures, rounds
 from experiments.landscape.design import ARMS, LOCAL_STEPS, MANY, REPEATS, Setting
 from localsgd import tasks
+from localsgd.record import write_whole
 from localsgd.tasks.task import Task
 from localsgd.watching import DriftWatcher, Records, Watcher, lambda_max, noise
 
@@ -29,20 +30,28 @@ def load(setting: Setting, data_dir: Path | None) -> Task:
 
 
 def study(setting: Setting, task: Task, path: Path, say: Say, seeds: int | None = None) -> Records:
-    """All seeds of a setting, or the first so many; those that were missing join the file."""
+    """All seeds of a setting, or the first so many; those that were missing join the file.
+
+    Lines of a seed that was cut short are dropped from it first.
+    """
     kept = read(path)
+    whole = _content(kept)
+    if path.is_file() and path.read_bytes() != whole:
+        write_whole(path, whole)
     done = {record["seed"] for record in kept}
     for seed in range(setting.seeds)[:seeds]:
         if seed not in done:
             new = [{"seed": seed, **rounded(r)} for r in one_seed(setting, task, seed, say)]
-            with path.open("a") as file:
-                file.write("".join(json.dumps(r, separators=(",", ":")) + "\n" for r in new))
+            with path.open("ab") as file:
+                file.write(_content(new))
             kept += new
     return kept
 
 
 def read(path: Path) -> Records:
-    """The records of whole seeds; lines of a seed that was cut short are dropped from the file."""
+    """The records of whole seeds, without lines of one that was cut short. The file is as before:
+    what is not read here may be a seed that another process is writing.
+    """
     lines = path.read_text().splitlines() if path.is_file() else []
     found: Records = []
     for line in lines:
@@ -51,10 +60,11 @@ def read(path: Path) -> Records:
         except ValueError:
             break
     whole = {record["seed"] for record in found if record["kind"] == "effort"}
-    kept = [record for record in found if record["seed"] in whole]
-    if len(kept) < len(lines):
-        path.write_text("".join(json.dumps(r, separators=(",", ":")) + "\n" for r in kept))
-    return kept
+    return [record for record in found if record["seed"] in whole]
+
+
+def _content(records: Records) -> bytes:
+    return "".join(json.dumps(r, separators=(",", ":")) + "\n" for r in records).encode()
 
 
 def one_seed(setting: Setting, task: Task, seed: int, say: Say) -> Records:

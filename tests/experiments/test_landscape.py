@@ -81,6 +81,22 @@ def test_rises_are_over_near_steps() -> None:
     assert rises(both, "H=1", "test").tolist() == [1.0, 1.5]
 
 
+def test_reading_changes_nothing_and_going_on_drops_what_was_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "digits.jsonl"
+    whole = '{"seed":0,"kind":"result"}\n{"seed":0,"kind":"effort"}\n'
+    cut = whole + '{"seed":1,"kind":"result"}\n{"seed":1,"ki'
+    path.write_text(cut)
+    assert [record["kind"] for record in study.read(path)] == ["result", "effort"]
+    assert path.read_text() == cut
+    monkeypatch.setattr(study, "one_seed", lambda *_: [{"kind": "effort"}])
+    task: Any = None
+    study.study(TINY, task, path, lambda _: None)
+    assert path.read_text() == whole + '{"seed":1,"kind":"effort"}\n'
+    assert [*tmp_path.iterdir()] == [path]
+
+
 @pytest.mark.timeout(300)
 def test_a_study_of_two_seeds_its_figures_and_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
