@@ -94,11 +94,16 @@ def claims(records: Records) -> Iterator[Claim]:
         )
         yield claim(
             records,
-            f"Post-local SGD is better than mini-batch SGD that it goes on from ({with_k}).",
+            f"Post-local SGD is better than {_base(by['mini-batch'])} ({with_k}).",
             "section 4.2",
             by["post-local"],
             by["mini-batch"],
         )
+
+
+def _base(one: Arm) -> str:
+    """With a rate of its own it is no longer where post-local SGD comes from."""
+    return "tuned mini-batch SGD" if one.tuned else "mini-batch SGD that it goes on from"
 
 
 def page(records: Records) -> Page:
