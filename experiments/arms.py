@@ -15,6 +15,7 @@ from localsgd.run import Run
 from localsgd.units import size
 
 UNTUNED = "the baseline's learning rate is not tuned here, and the paper's is"
+NEVER_TUNED = "No rate is tuned for this page at any scale; the paper's baselines have tuned ones."
 
 
 @dataclass(frozen=True)
@@ -165,10 +166,10 @@ def claim(
     """What paired differences over seeds say: that `better` - `worse` lies on the side `sign` of
     -`sign` * `margin`.
 
-    `paper_tunes` are those of the two whose rates the paper has tuned, where the two train at
-    different ones: unless they are tuned here too, nothing is decided. Arms that share a rate, as
-    post-local SGD and the mini-batch SGD that it goes on from, are compared as they are. `beside`
-    are other runs that the choice of the two rests on.
+    `paper_tunes` are those of the two whose rates the paper has tuned, where ours may suit one
+    better than the other: unless they are tuned here too, nothing is decided. Post-local SGD and
+    the mini-batch SGD that it goes on from have all but H in common, and are compared as they are.
+    `beside` are other runs that the choice of the two rests on.
     """
     first, second = values(records, better, field), values(records, worse, field)
     differences = [first[seed] - second[seed] for seed in first if seed in second]

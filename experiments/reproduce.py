@@ -32,7 +32,7 @@ class Request:
         show: what the paper has, and do nothing.
         scale: how large.
         seeds: of every arm; the scale's where not given.
-        tune: the rates of the baselines that the paper tunes; always at its own scale.
+        tune: rates of baselines, where a study has that; always at the paper's scale.
         shard: `I/N`, the I-th of N shares of the work.
         processes: at a time; one for each core where not given.
         data_dir: where data sets lie.

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING
 
 from experiments.claims import evidence, judge, paired
 from experiments.measured import AllReduceTime
-from experiments.study import Cell, Claim, Page, Picture, Record, Records, Scale, State, Study, Table
+from experiments.study import (
+    Cell,
+    Claim,
+    Page,
+    Picture,
+    Record,
+    Records,
+    Scale,
+    State,
+    Study,
+    Table,
+)
 from localsgd.landscape.figures.style import COLOURS, legend, panels
 from localsgd.traffic.allreduce import ALGORITHMS, Link
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.arms import Arm, Row, arm, claim, jobs_of, published, table
+from experiments.arms import NEVER_TUNED, Arm, Row, arm, claim, jobs_of, published, table
 from experiments.pictures import learning_curves
 from experiments.study import Page, Records, Scale, Study
 
@@ -108,6 +108,7 @@ def page(records: Records) -> Page:
             ),
         ],
         notes=[
+            NEVER_TUNED,
             "All numbers are of the averaged model at the end of training; the paper's released "
             "code reports the mean of the workers' own models at their best epoch.",
             "A5 goes on from the very workers of A2 at the first decay, so that the two are paired "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from experiments import clock
-from experiments.arms import Arm, arm, found, jobs_of, of_differences, values
+from experiments.arms import NEVER_TUNED, Arm, arm, found, jobs_of, of_differences, values
 from experiments.pictures import lines
 from experiments.registry import entry
 from experiments.study import Claim, Page, Records, Scale, Study, Table
@@ -197,7 +197,7 @@ def page_of_steps(records: Records) -> Page:
         unit="",
         reservation=_unreached(records, one, base),
     )
-    return Page([shown], [picture], [largest], [TARGET_NOTE])
+    return Page([shown], [picture], [largest], [TARGET_NOTE, NEVER_TUNED])
 
 
 def jobs_of_steps(scale: Scale) -> list[TrainJob]:

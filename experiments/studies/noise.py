@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from experiments.arms import Arm, Row, arm, claim, found, jobs_of, published, table, values
+from experiments.arms import (
+    NEVER_TUNED,
+    Arm,
+    Row,
+    arm,
+    claim,
+    found,
+    jobs_of,
+    published,
+    table,
+    values,
+)
 from experiments.study import Cell, Page, Records, Scale, Study
 from experiments.training import TrainJob
 
@@ -131,5 +142,6 @@ NOTES = (
     "As in the paper the noise is chosen by the test score, which favours it. The paper's number "
     "stands beside the chosen row.",
     "At the small scale γ' is 0.5 alone, which leaves the most noise.",
+    NEVER_TUNED,
 )
 STUDY = Study(LABEL, jobs, page)

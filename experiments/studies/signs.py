@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from experiments.arms import Arm, Row, arm, claim, jobs_of, published, table
+from experiments.arms import NEVER_TUNED, Arm, Row, arm, claim, jobs_of, published, table
 from experiments.study import Claim, Page, Records, Scale, Study
 from experiments.training import TrainJob
 
@@ -106,6 +106,7 @@ def page(records: Records) -> Page:
             "Updates are compressed in the first phase too, as in Algorithms 3 and 4; a scale for "
             "each tensor. sign also steps locally along signs (Algorithm 3).",
             "The paper tunes the rate at H = 1 for each method; here it is fixed beforehand.",
+            NEVER_TUNED,
         ],
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.arms import Arm, Row, arm, claim, jobs_of, published, table
+from experiments.arms import NEVER_TUNED, Arm, Row, arm, claim, jobs_of, published, table
 from experiments.studies import signs
 from experiments.study import Page, Records, Scale, Study
 from experiments.training import TrainJob
@@ -62,7 +62,8 @@ def page(records: Records) -> Page:
         claims=claims,
         notes=[
             "A vote is scaled by the mean of the workers' scales, so that models keep the size of "
-            "their steps; a tie moves nothing."
+            "their steps; a tie moves nothing.",
+            NEVER_TUNED,
         ],
     )
 

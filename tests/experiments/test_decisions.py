@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from experiments import flat, studies
-from experiments.arms import UNTUNED, arm, claim
+from experiments.arms import NEVER_TUNED, UNTUNED, arm, claim
 from experiments.landscape import claims as landscape
 from experiments.registry import entry
 from experiments.report.content import PENDING, Content, configurations
@@ -81,9 +81,7 @@ def test_flatness_waits_for_all_planned_seeds(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(landscape, "all_claims", lambda: [one])
     for done, said in ((3, PENDING), (6, "reproduced")):
         records = Made(
-            lambda job, done=done: (
-                {"records": [{"seed": job.seed}]} if job.seed < done else None
-            )
+            lambda job, done=done: {"records": [{"seed": job.seed}]} if job.seed < done else None
         )
         (found,) = flat.Flat.of(records).claims(lambda claim: True, "here")
         assert state(found, records) == said
@@ -258,3 +256,24 @@ def test_processes_that_share_cores_decide_nothing(
     missing = Made(lambda job: None)
     (found,) = all_reduce.page(missing).claims
     assert state(found, missing) == PENDING
+
+
+def test_a_tuned_baseline_is_not_where_post_local_sgd_comes_from() -> None:
+    for tunes, words in (
+        (False, "mini-batch SGD that it goes on from"),
+        (True, "tuned mini-batch"),
+    ):
+        records = Made(lambda job: {**counted(job), **accuracy(job)}, replace(SMALL, tunes=tunes))
+        said = [one.sentence for one in variants.claims(records) if "mini-batch" in one.sentence]
+        assert sum(words in one for one in said) == 2
+
+
+def test_pages_that_are_never_tuned_say_so() -> None:
+    """All that ask for no tuning where the paper tunes; no page that tunes does."""
+    silent = {"arms", "signs", "votes", "noise", "steps-to-accuracy"}
+    records = Made(lambda job: None, SCALES["paper"])
+    for label, study in studies.studies().items():
+        name = entry(label).name
+        assert (NEVER_TUNED in study.page(records).notes) == (name in silent)
+        if name in silent:
+            assert not study.later(records)

@@ -45,9 +45,7 @@ def test_a_second_command_waits_and_finds_what_the_first_has_done(
 
     before = trunk.opened
     monkeypatch.setattr(trunk.Quiet, "stepped", stepped)
-    monkeypatch.setattr(
-        trunk, "opened", lambda *arguments: opened.append(1) or before(*arguments)
-    )
+    monkeypatch.setattr(trunk, "opened", lambda *arguments: opened.append(1) or before(*arguments))
     command()
     second.join()
     assert len(opened) == 1
