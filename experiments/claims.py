@@ -2,9 +2,9 @@
 
 A claim is *reproduced* where the whole 95 % t-interval of the mean difference lies on its side of
 its threshold, *not reproduced* where it lies on the other side, and *not decidable at this scale*
-where it lies on both, or where there are too few seeds for an interval. It is decided once all runs that
-were planned are done (`experiments.arms.of_differences`). Nothing corrects for the number of
-claims.
+where it lies on both, or where there are too few seeds for an interval. It is decided once all
+runs that were planned are done (`experiments.arms.of_differences`). Nothing corrects for the number
+of claims.
 """
 
 from __future__ import annotations
