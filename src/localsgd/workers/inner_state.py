@@ -6,7 +6,11 @@ Each key of a state has a rule of its own, and a period, counted in agreements o
 level: averaging everything at all of them is Local Adam (Cheng and Glasgow 2025, and PyTorch's
 averagers do not), periods of their own are DES-LOC (Iacob et al. 2025).
 
-Shapes: w workers hosted here · s scalars of a state tensor.
+A worker need not have a state of every parameter: it may not have trained it yet. The mean is over
+those that have one, and only they get it. The others start theirs at their first gradient, as they
+would alone; so no optimizer has half a state, and the sum of momenta over all workers stays.
+
+Shapes: w workers hosted here · K workers in all · p parameters · s scalars of a state tensor.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from torch.optim import Optimizer
 from localsgd.collective import Collective
 from localsgd.errors import UserError
 from localsgd.reduce import ExactMean, Reducer
+from localsgd.reduce.compressor import scale_dtype
 
 RULES = ("keep", "average", "reset")
 
@@ -107,52 +112,137 @@ class InnerStates:
         self._named = set(rules)
         self._world = world
         self._mean = mean or ExactMean()
+        self._keys: list[str] = []  # that any worker has been seen to have, the same everywhere
         self._checked = False
 
     @torch.no_grad()
     def agree(self, agreements: int) -> None:
         """Does what is due after that many agreements."""
-        if not self._rules:
-            return
-        self._check()
-        for states in self._states():
-            for key in states[0]:
-                rule = self._rule(key)
-                value = states[0][key]
-                if rule is None or agreements % rule.period or not _has_values(value):
-                    continue
-                tensors = [state[key] for state in states]
-                if rule.action == "reset":
-                    for tensor in tensors:
-                        tensor.zero_()
-                else:
-                    self._average(tensors)
+        due = {
+            key: rule.action for key, rule in self._rules.items() if agreements % rule.period == 0
+        }
+        if "average" in due.values() or (self._rules and not self._checked):
+            self._average(due)
+        for _, states in self._parameters():
+            for state in states:
+                for key, value in state.items():
+                    if self._action(key, due) == "reset" and _scalars(value):
+                        value.zero_()
 
-    def _rule(self, key: str) -> Rule | None:
-        return self._rules.get(key, None if key in self._named else self._rules.get("all"))
+    def _action(self, key: str, due: Mapping[str, str]) -> str | None:
+        return due.get(key, None if key in self._named else due.get("all"))
 
-    def _average(self, tensors: list[Tensor]) -> None:
-        stacked = torch.stack([tensor.flatten() for tensor in tensors]).unsqueeze(0)  # [1, w, s]
-        mean = self._mean.reduce(stacked, None, self._world).wait()[0]
-        for tensor in tensors:
-            tensor.copy_(mean.view_as(tensor))
+    def _parameters(self) -> list[tuple[Tensor, list[dict[str, Any]]]]:
+        """Each parameter with its state in every hosted worker's optimizer; {} where it has none.
 
-    def _states(self) -> list[list[dict[str, Any]]]:
-        """For each parameter its state in every hosted worker's optimizer."""
+        The parameter is that of the first worker.
+        """
         by_worker = [
-            [optimizer.state[p] for group in optimizer.param_groups for p in group["params"]]
+            [
+                (p, optimizer.state.get(p, {}))
+                for group in optimizer.param_groups
+                for p in group["params"]
+            ]
             for optimizer in self._optimizers
         ]
-        return [list(states) for states in zip(*by_worker, strict=True) if states[0]]
+        return [
+            (pairs[0][0], [state for _, state in pairs]) for pairs in zip(*by_worker, strict=True)
+        ]
+
+    def _average(self, due: Mapping[str, str]) -> None:
+        parameters = self._parameters()
+        keys, sizes = self._sizes(parameters, due)
+        self._check()
+        for (parameter, states), by_key in zip(parameters, sizes.unbind(1), strict=True):
+            for key, by_worker in zip(keys, by_key.unbind(1), strict=True):
+                tensors = [state.get(key) for state in states]
+                self._average_one(key, tensors, by_worker.tolist(), scale_dtype(parameter.dtype))
+
+    def _average_one(
+        self, key: str, tensors: list[Tensor | None], sizes: list[int], dtype: torch.dtype
+    ) -> None:
+        """The mean over the workers that have this state.
+
+        Args:
+            tensors: of the hosted workers; None where there is none.
+            sizes: the scalars of every worker's, 0 where there are none: `[K]`.
+            dtype: in which some workers' states meet, as the others do not know theirs.
+        """
+        have = [size for size in sizes if size]
+        if not have:
+            return
+        if min(have) != max(have):
+            raise UserError(
+                f"the inner optimizer's {key!r} has {min(have)} scalars on some workers and "
+                f"{max(have)} on others, and can't be averaged; give all the same optimizer"
+            )
+        own = [tensor for tensor in tensors if tensor is not None]
+        weights = None
+        if len(have) == len(sizes):
+            stacked = torch.stack([tensor.flatten() for tensor in own])  # [w, s]
+        else:
+            device = self._device
+            stacked = torch.zeros(len(tensors), have[0], dtype=dtype, device=device)
+            shares = [0.0 if tensor is None else 1 / len(have) for tensor in tensors]
+            weights = torch.tensor([shares], dtype=dtype, device=device)
+            for row, tensor in zip(stacked, tensors, strict=True):
+                if tensor is not None:
+                    row.copy_(tensor.flatten())
+        mean = self._mean.reduce(stacked.unsqueeze(0), weights, self._world).wait()[0]
+        for tensor in own:
+            tensor.copy_(mean.view_as(tensor))
+
+    def _sizes(
+        self, parameters: Sequence[tuple[Tensor, list[dict[str, Any]]]], due: Mapping[str, str]
+    ) -> tuple[list[str], Tensor]:
+        """The keys to average, and how many scalars every worker has of them: `[K, p, keys]`.
+
+        All workers tell all others, so all make the same calls afterwards. Whoever has keys that
+        are not known yet says so, and all learn them first.
+        """
+        by_worker = list(zip(*(states for _, states in parameters), strict=True))
+        while True:
+            keys = [key for key in self._keys if self._action(key, due) == "average"]
+            names = [_names(states, self._keys) for states in by_worker]
+            told = [
+                [len(own), *(_scalars(state.get(key)) for state in states for key in keys)]
+                for own, states in zip(names, by_worker, strict=True)
+            ]
+            found = self._gathered(told, torch.int64)  # [K, 1 + p · keys]
+            longest = int(found[:, 0].max())
+            if not longest:
+                return keys, found[:, 1:].reshape(len(found), len(parameters), len(keys))
+            self._learn(names, longest)
+
+    def _learn(self, names: Sequence[bytes], longest: int) -> None:
+        padded = [list(own.ljust(longest, b"\n")) for own in names]
+        rows = self._gathered(padded, torch.uint8).tolist()
+        told = {key for row in rows for key in bytes(row).decode().split("\n") if key}
+        self._keys = sorted({*self._keys, *told})
+
+    def _gathered(self, rows: list[list[int]], dtype: torch.dtype) -> Tensor:
+        """Rows `[w, c]` of the hosted workers as those of all: `[K, c]`, on the CPU."""
+        mine = torch.tensor([rows], dtype=dtype, device=self._device)
+        return self._world.gather(mine).wait()[0].cpu()
+
+    @property
+    def _device(self) -> torch.device:
+        return self._optimizers[0].param_groups[0]["params"][0].device
 
     def _check(self) -> None:
-        """Refuses keys that no optimizer has, once there is a state."""
-        if self._checked:
-            return
-        _refuse(self._rules, {key for states in self._states() for key in states[0]})
-        self._checked = True
+        """Refuses keys that no optimizer has, once any has a state: on all workers alike."""
+        if self._keys and not self._checked:
+            _refuse(self._rules, self._keys)
+            self._checked = True
 
 
-def _has_values(value: Any) -> bool:
-    """Whether it is more than a counter of steps."""
-    return isinstance(value, Tensor) and value.is_floating_point() and value.dim() > 0
+def _names(states: Sequence[Mapping[str, Any]], known: Collection[str]) -> bytes:
+    """The keys of these states that are not known, one a line."""
+    return "\n".join(sorted({key for state in states for key in state} - set(known))).encode()
+
+
+def _scalars(value: Any) -> int:
+    """How many there are to average; none of what is but a counter of steps."""
+    if isinstance(value, Tensor) and value.is_floating_point() and value.dim() > 0:
+        return value.numel()
+    return 0

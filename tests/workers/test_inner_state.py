@@ -1,0 +1,152 @@
+"""Inner states that not every worker has: what is averaged, and that all make the same calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, Optimizer
+
+from localsgd.collective import Entry, InProcess, Metered
+from localsgd.errors import UserError
+from localsgd.reduce import ExactMean, OrderedMean, Reducer
+from localsgd.topology import Topology, place
+from localsgd.workers.inner_state import InnerStates, rules_of
+from tests.distributed.harness import run
+
+MOMENTUM = "momentum_buffer=average"
+
+Gradients = Sequence[float | None]
+"""Of each parameter of a worker, every scalar of it; None where it got none."""
+
+
+def sgd(parameters: Sequence[nn.Parameter]) -> Optimizer:
+    return SGD(parameters, lr=0.1, momentum=0.5)
+
+
+def adam(parameters: Sequence[nn.Parameter]) -> Optimizer:
+    return Adam(parameters, lr=0.1)
+
+
+def stepped(gradients: Gradients, make: Callable[..., Optimizer] = sgd) -> Optimizer:
+    """An optimizer of parameters of 2, 3, 4, ... scalars, after one step."""
+    parameters = [
+        nn.Parameter(torch.zeros(2 + index, dtype=torch.float64)) for index in range(len(gradients))
+    ]
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is not None:
+            parameter.grad = torch.full_like(parameter, gradient)
+    optimizer = make(parameters)
+    optimizer.step()
+    return optimizer
+
+
+def heights(optimizer: Optimizer, key: str = "momentum_buffer") -> list[float | None]:
+    """Of each parameter, the one value that its state has; None where it has none."""
+    found: list[float | None] = []
+    for parameter in optimizer.param_groups[0]["params"]:
+        state: dict[str, Tensor] = optimizer.state.get(parameter, {})
+        values = set(state[key].tolist()) if key in state else {None}
+        assert len(values) == 1
+        found.append(*values)
+    return found
+
+
+def agreed(
+    by_worker: Sequence[Gradients],
+    rules: str = MOMENTUM,
+    agreements: int = 1,
+    make: Callable[..., Optimizer] = sgd,
+    mean: Reducer | None = None,
+) -> list[Optimizer]:
+    """The optimizers of workers that this process hosts."""
+    optimizers = [stepped(gradients, make) for gradients in by_worker]
+    states = InnerStates(optimizers, rules_of(rules), InProcess(len(optimizers)), mean)
+    states.agree(agreements)
+    return optimizers
+
+
+def agreed_here(
+    by_rank: Sequence[Gradients], rules: str = MOMENTUM, key: str = "momentum_buffer"
+) -> list[Any] | str:
+    """Of the one worker of this rank: heights, or why it was refused."""
+    make = sgd if key == "momentum_buffer" else adam
+    optimizer = stepped(by_rank[dist.get_rank()], make)
+    world = place(Topology((len(by_rank),))).world
+    try:
+        InnerStates([optimizer], rules_of(rules), world).agree(1)
+    except UserError as error:
+        return str(error)
+    return heights(optimizer, key)
+
+
+SOME: list[tuple[list[Gradients], list[list[float | None]]]] = [
+    # Each rank has trained a part of its own: momenta of different tensors never mix.
+    ([[1.0, None], [None, 100.0]], [[1.0, None], [None, 100.0]]),
+    # The mean is over those that have one; who has none starts its own at its first gradient.
+    ([[1.0, 2.0], [3.0, None]], [[2.0, 2.0], [2.0, None]]),
+    # A rank without any state, as after a skipped step.
+    ([[None, None], [3.0, 4.0]], [[None, None], [3.0, 4.0]]),
+    ([[None, None], [None, None]], [[None, None], [None, None]]),
+]
+
+
+@pytest.mark.parametrize("mean", [ExactMean(), OrderedMean()])
+@pytest.mark.parametrize(("given", "expected"), SOME)
+def test_the_mean_is_over_those_that_have_a_state(
+    given: list[Gradients], expected: list[list[float | None]], mean: Reducer
+) -> None:
+    assert [heights(optimizer) for optimizer in agreed(given, mean=mean)] == expected
+
+
+def test_three_workers_of_whom_two_have_a_state() -> None:
+    optimizers = agreed([[1.0, 7.0], [None, 8.0], [2.0, 12.0]])
+    assert [heights(optimizer) for optimizer in optimizers] == [[1.5, 9.0], [None, 9.0], [1.5, 9.0]]
+
+
+@pytest.mark.parametrize(("given", "expected"), SOME)
+def test_processes_do_as_one(given: list[Gradients], expected: list[list[float | None]]) -> None:
+    assert run(2, agreed_here, given, seconds=30) == expected
+
+
+def test_processes_learn_keys_from_each_other() -> None:
+    """Where `all` names none, and one of them has no state."""
+    found = run(2, agreed_here, [[None, None], [3.0, None]], "all=average", "exp_avg", seconds=30)
+    assert found == [[None, None], [pytest.approx(0.3), None]]
+
+
+def test_all_processes_refuse_a_key_that_none_has() -> None:
+    found = run(2, agreed_here, [[None], [3.0]], "exp_avg=average", seconds=30)
+    assert found == ["the inner optimizer's state has no 'exp_avg'; it has momentum_buffer"] * 2
+
+
+def test_reset_is_of_what_is_there() -> None:
+    optimizers = agreed([[1.0, None], [None, 2.0]], "momentum_buffer=reset")
+    assert [heights(optimizer) for optimizer in optimizers] == [[0.0, None], [None, 0.0]]
+
+
+def test_nothing_but_what_is_due_is_sent() -> None:
+    """A gather of sizes at an average, one more of names at the first, then the mean itself."""
+    entry = Entry()
+    optimizers = [stepped([1.0, 2.0], adam) for _ in range(2)]
+    rules = rules_of("exp_avg=average:2,exp_avg_sq=reset")
+    states = InnerStates(optimizers, rules, Metered(InProcess(2), entry))
+    names = len("exp_avg,exp_avg_sq,step")
+    expected = [8 + names + 8, 3 * 8 + 8 * (2 + 3), 0, 3 * 8 + 8 * (2 + 3)]
+    for agreements, sent in enumerate(expected, 1):
+        before = entry.bytes
+        states.agree(agreements)
+        assert entry.bytes - before == sent
+
+
+def test_states_of_different_lengths_are_refused() -> None:
+    optimizers = [stepped([1.0]) for _ in range(2)]
+    [parameter] = optimizers[1].param_groups[0]["params"]
+    optimizers[1].state[parameter]["momentum_buffer"] = torch.zeros(3)
+    states = InnerStates(optimizers, rules_of(MOMENTUM), InProcess(2))
+    with pytest.raises(UserError, match="'momentum_buffer' has 2 scalars on some workers and 3 on"):
+        states.agree(1)
