@@ -25,15 +25,14 @@ FLAT = (
     "ddp-power-sgd",
     "post-local",
     "accelerate",
+    "torchft",
+    "torchft-diloco",
     "h1",
     "h1-sign",
     "h16",
     "h16-sign",
     "h16-delayed",
 )
-"""Not torchft: its servers and managers, threads of the same processes, take from everybody's steps;
-`--only` has it.
-"""
 FAST = (BOUND, DDP, "post-local", "h1", "h1-sign", "h16")
 RACKS = (BOUND, "averager", "h2", "h16", "hierarchical")
 
