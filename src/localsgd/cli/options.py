@@ -136,7 +136,7 @@ class ReproduceCommand:
     seeds: int | None = None
     """Runs of every arm; the scale's number where not given."""
     tune: bool = False
-    """Tune the learning rates of the baselines that the paper tunes; always at its own size."""
+    """Tune learning rates of baselines where a study can; always at the paper's own size."""
     shard: str = "1/1"
     """I/N does the I-th of N shares of the work, such as $SLURM_ARRAY_TASK_ID/16."""
     processes: int | None = None
