@@ -32,12 +32,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(4 * SECONDS))
 
 
-def own_words(printed: str) -> str:
-    """Without what gloo of torch 2.9 tells of each group's connections."""
-    lines = printed.splitlines(keepends=True)
-    return "".join(line for line in lines if not line.startswith("[Gloo] Rank "))
-
-
 @dataclass(frozen=True)
 class Ended:
     """How a process ended: its exit status (None: killed by the test), what it printed, and the
@@ -96,7 +90,7 @@ class Zygote:
             for rank in range(len(statuses))
         ]
         return [
-            Ended(status, out, own_words(err), folder)
+            Ended(status, out, err, folder)
             for status, (out, err) in zip(statuses, printed, strict=True)
         ]
 

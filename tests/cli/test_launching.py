@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from localsgd.record import Folder
-from tests.cli.conftest import SECONDS, TINY, Zygote, own_words, same_end
+from tests.cli.conftest import SECONDS, TINY, Zygote, same_end
 
 PYTHON = (sys.executable, "-m")
 
@@ -72,7 +72,7 @@ def test_processes_killed_with_their_launcher_and_resumed(
     wait_for(lambda: len(Folder.open(run).metrics()) > begun + 2)
     os.kill(again.pid, signal.SIGINT)
     _, said = again.communicate(timeout=SECONDS)
-    assert (again.returncode, own_words(said)) == (
+    assert (again.returncode, said) == (
         130,
         f"localsgd: interrupted; go on with: localsgd resume {run}\n",
     )
@@ -98,7 +98,6 @@ def test_mistake_in_launched_processes_is_said_once(start, tmp_path: Path) -> No
     launcher = start(*PYTHON, "localsgd", "run", *TINY, "--out", run, "--processes", 3)
     out, err = launcher.communicate(timeout=SECONDS)
     assert (launcher.returncode, out) == (2, "")
-    said = own_words(err)
-    assert said.startswith("localsgd: 4 workers (4) cannot be spread evenly over 3 processes")
-    assert said.count("\n") == 1
+    assert err.startswith("localsgd: 4 workers (4) cannot be spread evenly over 3 processes")
+    assert err.count("\n") == 1
     assert not run.exists()

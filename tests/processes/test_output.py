@@ -19,7 +19,7 @@ def library(words):  # as C does it: past sys.stdout
 library(b"before|")
 print("ours before", end="|")
 try:
-    with own_output():
+    with own_output(drop="dropped" in sys.argv):
         library(b"inside|")
         print("ours inside", end="|")
         if sys.argv[1] == "fails":
@@ -39,6 +39,18 @@ def test_output_is_the_programs_alone_inside(how: str) -> None:
     )
     assert done.stdout == "before|ours before|ours inside|ours after|after|"
     assert done.stderr == "inside|"
+
+
+@pytest.mark.timeout(60)
+def test_what_libraries_say_can_be_dropped() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, "ends", "dropped"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "before|ours before|ours inside|ours after|after|"
+    assert done.stderr == ""
 
 
 def test_output_that_is_no_file_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,15 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.torch_version import TorchVersion
 
 from localsgd.errors import PeerLost, UserError
 from localsgd.processes.output import own_output
 from localsgd.processes.parent import end_with_parent
 from localsgd.processes.world import World, find_world
+
+GLOO_TELLS = torch.__version__ < TorchVersion("2.10")
+"""Of each group's connections, on standard output."""
 
 
 @contextmanager
@@ -45,7 +49,7 @@ def joined(device: str = "cpu", *, timeout_seconds: float = 1800.0) -> Generator
     _take_threads(world)
     if device.startswith("cuda"):
         torch.cuda.set_device(gpu_of(world, torch.cuda.device_count()))
-    with own_output():
+    with own_output(drop=not device.startswith("cuda") and GLOO_TELLS):
         _initialise(world, device, timedelta(seconds=timeout_seconds))
         try:
             yield world

@@ -9,11 +9,15 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def own_output() -> Generator[None]:
+def own_output(*, drop: bool = False) -> Generator[None]:
     """What libraries write to standard output goes to standard error inside, unlike `sys.stdout`.
 
-    Gloo of torch 2.9 tells of each group's connections there, NCCL of its version, in the middle of
-    a table that another program may read. Where `sys.stdout` is no file, nothing is changed.
+    NCCL tells of its version there, in the middle of a table that another program may read. Where
+    `sys.stdout` is no file, nothing is changed.
+
+    Args:
+        drop: it goes nowhere. For gloo of torch 2.9, in which every process tells of every group's
+            connections, several at once into one another's lines.
     """
     before = sys.stdout
     if not _is_standard(before):
@@ -21,7 +25,11 @@ def own_output() -> Generator[None]:
         return
     before.flush()
     kept = os.dup(1)
-    os.dup2(2, 1)
+    if drop:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+    else:
+        os.dup2(2, 1)
     sys.stdout = os.fdopen(
         os.dup(kept),
         "w",
