@@ -43,7 +43,7 @@ def test_what_is_there_is_left_alone(folder: Folder, tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be written: Not a directory; give another place"):
+    with pytest.raises(UserError, match="run cannot be written; give another place with --out"):
         Folder.create(tmp_path / "file" / "run", tiny(), {})
 
 

@@ -74,6 +74,26 @@ def _alone(model: nn.Module, inner: Optimizer) -> Wrapped:
     return model, inner
 
 
+class _InStep:
+    """An optimizer after whose every step all processes wait for each other, with nothing to say:
+    what it costs to agree at H = 1 whatever is sent.
+    """
+
+    def __init__(self, inner: Optimizer) -> None:
+        self._inner = inner
+
+    def zero_grad(self) -> None:
+        self._inner.zero_grad()
+
+    def step(self) -> None:
+        self._inner.step()
+        dist.barrier()
+
+
+def _in_step(model: nn.Module, inner: Optimizer) -> Wrapped:
+    return model, _InStep(inner)
+
+
 # PyTorch's, as its documentation has them.
 
 
@@ -169,10 +189,11 @@ def _ours_signed(local_steps: int) -> Callable[[nn.Module, Optimizer], Wrapped]:
     return wrap
 
 
-BOUND, DDP = "none", "ddp"
+BOUND, IN_STEP, DDP = "none", "in-step", "ddp"
 
 CONTESTANTS: dict[str, Contestant] = {
     BOUND: Contestant("no communication", _alone, steps=4),
+    IN_STEP: Contestant("no communication, a barrier a step", _in_step, steps=2),
     DDP: Contestant("DDP", _ddp, steps=2),
     "ddp-fp16": Contestant("DDP, fp16 hook", _ddp_fp16, steps=2),
     "ddp-power-sgd": Contestant("DDP, PowerSGD hook, rank 2", _ddp_power_sgd, steps=2),

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from benchmarks import crew as alone
 from benchmarks.network import rates
-from benchmarks.network.contestants import BOUND, CONTESTANTS, DDP
+from benchmarks.network.contestants import BOUND, CONTESTANTS, DDP, IN_STEP
 from benchmarks.network.crew import crew
 from benchmarks.network.laboratory import laboratory
 from benchmarks.network.race import Laps, Race
@@ -20,6 +20,7 @@ INSIDE, UP_LINK = 1_000_000_000, 10_000_000
 
 FLAT = (
     BOUND,
+    IN_STEP,
     DDP,
     "ddp-fp16",
     "ddp-power-sgd",
@@ -33,7 +34,7 @@ FLAT = (
     "h16-sign",
     "h16-delayed",
 )
-FAST = (BOUND, DDP, "post-local", "h1", "h1-sign", "h16")
+FAST = (BOUND, IN_STEP, DDP, "post-local", "h1", "h1-sign", "h16")
 RACKS = (BOUND, "averager", "h2", "h16", "hierarchical")
 
 

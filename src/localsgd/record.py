@@ -88,11 +88,13 @@ class Folder:
 
     @staticmethod
     def check_new(path: Path) -> None:
+        """Refuses a place where no run's folder can be begun."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise UserError(
                 f"{path} exists already; go on with it by `localsgd resume {path}`, "
                 "or give another place with --out"
             )
+        check_place(path)
 
     @staticmethod
     def open(path: Path) -> Folder:

@@ -122,7 +122,9 @@ def test_folders(command: Command, whole: Path, tmp_path: Path) -> None:
     for name in ("resume", "show"):
         refused(command, f"{tmp_path} is no run's folder", name, tmp_path)
     (tmp_path / "file").write_text("")
-    refused(command, "cannot be written: Not a directory", *RUN, "--out", tmp_path / "file" / "run")
+    for words in (RUN, ("compare", *RUN[1:])):
+        place = tmp_path / "file" / "run"
+        refused(command, f"{place} cannot be written; give another place", *words, "--out", place)
 
 
 def test_damaged_and_foreign_checkpoints(command: Command, whole: Path, tmp_path: Path) -> None:

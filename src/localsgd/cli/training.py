@@ -37,7 +37,7 @@ from localsgd.processes import (
     launch,
     say_last_words,
 )
-from localsgd.record import Folder
+from localsgd.record import Folder, check_place
 from localsgd.run import Run, to_json
 from localsgd.show import figures, tables
 from localsgd.show.live import Live
@@ -315,7 +315,8 @@ def _same_on_all(out: Path, chosen_here: bool) -> Path:
 
 
 def _check_comparison(out: Path, runs: dict[str, Run]) -> None:
-    """Refuses to mix the runs of another comparison into this one."""
+    """Refuses to mix the runs of another comparison into this one, and a place for none."""
+    check_place(out)
     for name, wanted in runs.items():
         path = out / name
         if (path / "run.json").is_file() and Folder(path).run != wanted:
