@@ -77,7 +77,10 @@ def records(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any], bytes]:
 
 def timeless(row: dict[str, Any]) -> dict[str, Any]:
     ledger = [{k: v for k, v in entry.items() if k != "seconds"} for entry in row["ledger"]]
-    return {**{k: v for k, v in row.items() if k != "seconds"}, "ledger": ledger}
+    return {
+        **{k: v for k, v in row.items() if k not in ("seconds", "paused")},
+        "ledger": ledger,
+    }
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -225,6 +228,8 @@ def test_what_a_run_writes_down(tmp_path: Path) -> None:
     assert summary["local_accuracy"] == rows[-1]["local_accuracy"]
     assert summary["best_accuracy"] == max(row["test_accuracy"] for row in rows)
     assert rows[0]["seconds"] < rows[1]["seconds"] <= summary["seconds"]
+    assert summary["paused"].keys() == {"evaluating", "saving"}
+    assert min(summary["paused"].values()) > 0
     assert json.loads((tmp_path / "environment.json").read_text())["processes"] == 1
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import signal
 import time
+from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
@@ -63,6 +64,7 @@ class Execution:
         checkpoint_every: evaluations between checkpoints.
         watching: what is measured while it trains.
         seconds: of training so far, without evaluation and saving.
+        paused: seconds so far of what was no training, by what it was.
     """
 
     assembly: Assembly
@@ -71,6 +73,7 @@ class Execution:
     checkpoint_every: int = 1
     watching: Watching = field(default_factory=Watching)
     seconds: float = 0.0
+    paused: Counter[str] = field(default_factory=Counter)
     _since: float = field(default=0.0, init=False)
     _stop: bool = field(default=False, init=False)
     _saved_step: int | None = field(default=None, init=False)
@@ -89,7 +92,8 @@ class Execution:
         found = state.checkpoints(self.folder.checkpoints)
         step = 0
         if found:
-            self.seconds = state.load(self.assembly, found[-1])["seconds"]
+            kept = state.load(self.assembly, found[-1])
+            self.seconds, self.paused = kept["seconds"], Counter(kept.get("paused", {}))
             step = self.assembly.workers.step
         if self.leads:
             self.folder.forget_after(step)
@@ -126,7 +130,7 @@ class Execution:
     def save(self) -> None:
         """Writes a checkpoint of this step. Every process must call it."""
         with self._off_the_clock("saving"):
-            extra = {"seconds": self.seconds}
+            extra = {"seconds": self.seconds, "paused": dict(self.paused)}
             state.save(self.assembly, self.folder.checkpoints, barrier, extra)
         self._saved_step = self.assembly.workers.step
 
@@ -164,7 +168,7 @@ class Execution:
 
     def _finish(self) -> dict[str, Any]:
         assembly, metric = self.assembly, self.assembly.task.card.metric
-        with self.observer.pausing("evaluating"):
+        with self._off_the_clock("evaluating"):
             model = agreed_model(assembly)
             result = score(model, assembly)
             own = None if assembly.run.evaluate_local == "never" else local_score(assembly)
@@ -183,6 +187,7 @@ class Execution:
             "agreements": assembly.agreements,
             "ledger": [asdict(entry) for entry in assembly.ledger.levels],
             "seconds": self.seconds,
+            "paused": dict(self.paused),
         }
         with self.observer.pausing("saving"):
             if self.leads:
@@ -198,6 +203,7 @@ class Execution:
         with self.observer.pausing(what):
             yield
         self._since = time.perf_counter()
+        self.paused[what] += self._since - began
         self.assembly.told.leave_out(self._since - began)
 
     @contextmanager

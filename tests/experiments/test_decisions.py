@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from experiments import flat, studies
-from experiments.arms import NEVER_TUNED, UNTUNED, arm, claim
+from experiments.arms import UNTUNED, arm, claim
 from experiments.landscape import claims as landscape
 from experiments.registry import entry
 from experiments.report.content import PENDING, Content, configurations
@@ -266,14 +266,3 @@ def test_a_tuned_baseline_is_not_where_post_local_sgd_comes_from() -> None:
         records = Made(lambda job: {**counted(job), **accuracy(job)}, replace(SMALL, tunes=tunes))
         said = [one.sentence for one in variants.claims(records) if "mini-batch" in one.sentence]
         assert sum(words in one for one in said) == 2
-
-
-def test_pages_that_are_never_tuned_say_so() -> None:
-    """All that ask for no tuning where the paper tunes; no page that tunes does."""
-    silent = {"arms", "signs", "votes", "noise", "steps-to-accuracy"}
-    records = Made(lambda job: None, SCALES["paper"])
-    for label, study in studies.studies().items():
-        name = entry(label).name
-        assert (NEVER_TUNED in study.page(records).notes) == (name in silent)
-        if name in silent:
-            assert not study.later(records)

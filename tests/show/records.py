@@ -68,6 +68,7 @@ def summary_of(plan: Plan, rows: list[dict[str, Any]]) -> dict[str, Any]:
         "best_epoch": best["epoch"],
         "steps": plan.steps,
         "samples": plan.steps * plan.batch,
+        "paused": {"evaluating": 1.25, "saving": 0.5},
     }
 
 

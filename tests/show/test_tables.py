@@ -89,6 +89,11 @@ def test_run_tells_what_came_out_and_what_it_cost(tmp_path: Path, width: int) ->
     assert "(modelled)" in text
 
 
+def test_run_tells_what_was_no_training(tmp_path: Path) -> None:
+    text = " ".join(printed(tables.run(folder_of(tmp_path / "a", [0.5, 0.9]))).split())
+    assert "a second); evaluating 1.2 s; saving 500 ms" in text
+
+
 def test_run_that_has_not_ended(tmp_path: Path) -> None:
     text = printed(tables.run(folder_of(tmp_path / "a", [0.5, 0.9], ended=False)))
     assert "not ended: evaluated up to step 22, epoch 2.0 of 4" in text

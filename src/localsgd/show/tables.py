@@ -223,7 +223,8 @@ def _result(record: Record) -> Iterator[tuple[str, str]]:
     yield (
         "time",
         f"{duration(last['seconds'])} of training for {count(last['samples'])} samples "
-        f"({count(last['samples'] / max(last['seconds'], 1e-9))} a second)",
+        f"({count(last['samples'] / max(last['seconds'], 1e-9))} a second)"
+        + "".join(f"; {what} {duration(spent)}" for what, spent in last.get("paused", {}).items()),
     )
 
 
