@@ -15,7 +15,6 @@ from localsgd.run import Run
 from localsgd.units import size
 
 UNTUNED = "the baseline's learning rate is not tuned here, and the paper's is"
-NEVER_TUNED = "No rate is tuned for this page at any scale; the paper's baselines have tuned ones."
 
 
 @dataclass(frozen=True)
@@ -176,8 +175,7 @@ def claim(
     pairs = min(len(better.jobs), len(worse.jobs))
     reservations = [f"{len(differences)} of {pairs} seeds have a result"]
     reservations = reservations if len(differences) < pairs else []
-    if not all(one.tuned for one in paper_tunes):
-        reservations.append(UNTUNED)
+    reservations += untuned(paper_tunes)
     return of_differences(
         records,
         sentence,
@@ -190,6 +188,11 @@ def claim(
         unit=" points" if "accuracy" in field else "",
         reservation="; ".join(reservations),
     )
+
+
+def untuned(arms: Sequence[Arm]) -> list[str]:
+    """The reservation about arms that the paper tunes; none where all are tuned here too."""
+    return [] if all(one.tuned for one in arms) else [UNTUNED]
 
 
 def of_differences(

@@ -92,10 +92,17 @@ def _score(record: Mapping[str, float | None]) -> float:
 
 def tuned(records: Records, one: Arm) -> Arm | None:
     """The arm at the best point of its grid; `None` while that is not known."""
+    factor = _found(records, one)
+    return None if factor is None else _at(one, factor)
+
+
+def _found(records: Records, one: Arm) -> float | None:
+    """The best factor of an arm's grid."""
     known = scores(records, one)
-    if due(known):
-        return None
-    factor = _best(known)
+    return None if due(known) else _best(known)
+
+
+def _at(one: Arm, factor: float) -> Arm:
     jobs = (replace(job, run=_scaled(job, factor, job.run.seed)) for job in one.jobs)
     return Arm(f"{one.name}, rate x {factor:.4g}", tuple(jobs), tuned=True)
 
@@ -121,6 +128,14 @@ def applied(records: Records, by: Mapping[Name, Arm], names: Iterable[Name]) -> 
         return dict(by)
     best = {name: tuned(records, by[name]) for name in names}
     return {name: best.get(name) or one for name, one in by.items()}
+
+
+def taken_over(records: Records, by: Mapping[Name, Arm], base: Name) -> dict[Name, Arm]:
+    """Arms by name, all of them at the factor found for `base` where the scale tunes and it is
+    known: so larger H take over the rate that was tuned at H = 1.
+    """
+    factor = _found(records, by[base]) if records.scale.tunes else None
+    return {name: one if factor is None else _at(one, factor) for name, one in by.items()}
 
 
 def pictures(records: Records, arms: Iterable[Arm]) -> list[Picture]:

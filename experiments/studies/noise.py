@@ -5,18 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from experiments.arms import (
-    NEVER_TUNED,
-    Arm,
-    Row,
-    arm,
-    claim,
-    found,
-    jobs_of,
-    published,
-    table,
-    values,
-)
+from experiments import tuning
+from experiments.arms import Arm, Row, arm, claim, found, jobs_of, published, table, values
 from experiments.study import Cell, Page, Records, Scale, Study
 from experiments.training import TrainJob
 
@@ -68,7 +58,7 @@ def noisy(scale: Scale, settings: dict[str, Any]) -> dict[Setting, Arm]:
     }
 
 
-def best(records: Records, by: dict[Setting, Arm]) -> Arm | None:
+def best(records: Records, by: dict[Setting, Arm]) -> Setting | None:
     """The one with the best mean test accuracy, as the paper chooses it, of those that all seeds
     got through; `None` while any run is missing, as it might be the best.
     """
@@ -80,7 +70,7 @@ def best(records: Records, by: dict[Setting, Arm]) -> Arm | None:
         for setting, kept in accuracies.items()
         if len(kept) == len(by[setting].jobs)
     }
-    return by[max(means, key=means.__getitem__)] if means else None
+    return max(means, key=means.__getitem__, default=None)
 
 
 def _others(by: dict[Setting, Arm], chosen: Arm) -> list[TrainJob]:
@@ -95,21 +85,39 @@ def jobs(scale: Scale) -> list[TrainJob]:
     return jobs_of(arms)
 
 
+def starred(records: Records) -> list[Arm]:
+    """What the paper marks as tuned: mini-batch SGD, and the noise of the best score once it is
+    known.
+    """
+    arms = []
+    for _, settings, steps in grounds(records.scale):
+        by = noisy(records.scale, settings)
+        favourite = best(records, by)
+        arms.append(baselines(records.scale, settings, steps)["mini-batch"])
+        arms += [] if favourite is None else [by[favourite]]
+    return arms
+
+
 def page(records: Records) -> Page:
     tables, claims = [], []
     for task, settings, steps in grounds(records.scale):
-        base, by = baselines(records.scale, settings, steps), noisy(records.scale, settings)
-        favourite = best(records, by)
-        chosen = favourite or replace(next(iter(by.values())), name="the best noise")
-        others = _others(by, chosen)
+        given = noisy(records.scale, settings)
+        favourite = best(records, given)
+        by = tuning.applied(records, given, [] if favourite is None else [favourite])
+        chosen = replace(next(iter(given.values())), name="the best noise")
+        chosen = chosen if favourite is None else by[favourite]
+        others = _others(given, chosen)
+        base = tuning.applied(records, baselines(records.scale, settings, steps), ["mini-batch"])
+        # Without tuning the two have one rate, as noise is all that they differ by.
+        tuned = [chosen, base["mini-batch"]] if records.scale.tunes else []
         numbers: dict[str, Cell] = {
             method: published("noise", task=task, method=method)
             for method in ("noise", "mini-batch", "post-local")
         }
         rows = [Row((name,), one, (numbers[name],)) for name, one in base.items()]
         rows += [
-            Row((one.name,), one, (numbers["noise"] if one is favourite else "",))
-            for one in by.values()
+            Row((one.name,), one, (numbers["noise"] if setting == favourite else "",))
+            for setting, one in by.items()
         ]
         tables.append(
             table(f"Noise on gradients ({task} in the paper)", ("method",), rows, records)
@@ -124,6 +132,7 @@ def page(records: Records) -> Page:
                 base["mini-batch"],
                 sign=-1,
                 margin=0.5,
+                paper_tunes=tuned,
                 beside=others,
             ),
             claim(
@@ -132,16 +141,24 @@ def page(records: Records) -> Page:
                 "appendix C.5.4",
                 base["post-local"],
                 chosen,
+                paper_tunes=tuned[:1],
                 beside=others,
             ),
         ]
-    return Page(tables=tables, claims=claims, notes=NOTES)
+    grids = tuning.pictures(records, starred(records))
+    return Page(tables=tables, pictures=grids, claims=claims, notes=NOTES)
+
+
+def later(records: Records) -> list[TrainJob]:
+    return tuning.later(records, starred(records))
 
 
 NOTES = (
     "As in the paper the noise is chosen by the test score, which favours it. The paper's number "
     "stands beside the chosen row.",
     "At the small scale γ' is 0.5 alone, which leaves the most noise.",
-    NEVER_TUNED,
+    "The paper tunes the rates of mini-batch SGD and of noise; unless tuning was asked for, all "
+    "are scaled linearly with the global batch. A noise is chosen at the scaled rate, and then "
+    "tuned; post-local SGD keeps the scaled one.",
 )
-STUDY = Study(LABEL, jobs, page)
+STUDY = Study(LABEL, jobs, page, later)

@@ -15,7 +15,7 @@ from experiments.landscape import claims as landscape
 from experiments.registry import entry
 from experiments.report.content import PENDING, Content, configurations
 from experiments.scales import SCALES
-from experiments.studies import all_reduce, grids, imagenet, noise, two_workers, variants
+from experiments.studies import all_reduce, arms, grids, imagenet, noise, two_workers, variants
 from experiments.study import Claim, Job, Record, Scale
 
 SMALL = SCALES["small"]
@@ -266,3 +266,5 @@ def test_a_tuned_baseline_is_not_where_post_local_sgd_comes_from() -> None:
         records = Made(lambda job: {**counted(job), **accuracy(job)}, replace(SMALL, tunes=tunes))
         said = [one.sentence for one in variants.claims(records) if "mini-batch" in one.sentence]
         assert sum(words in one for one in said) == 2
+        a2 = "the large batch (A2) at its tuned rate" if tunes else "(A2) that it goes on from"
+        assert sum(a2 in one.sentence for one in arms.page(records).claims) == 1
