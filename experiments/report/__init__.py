@@ -21,7 +21,12 @@ from localsgd.record import check_file, write_whole
 
 
 def write(
-    scale: ScaleName, out: Path, *, text: Path | None = None, records: Path = RESULTS
+    scale: ScaleName,
+    out: Path,
+    *,
+    text: Path | None = None,
+    records: Path = RESULTS,
+    tune: bool = False,
 ) -> Content:
     """Writes the page, and the Markdown with its figures where wanted; what it is made of.
 
@@ -30,6 +35,7 @@ def write(
         out: the HTML page.
         text: the Markdown page; its figures go into a folder beside it.
         records: where records are kept.
+        tune: whether baselines are shown with tuned learning rates, once those are known.
 
     Raises:
         UserError: there is no such folder of records, or a place cannot be written.
@@ -42,7 +48,7 @@ def write(
     for path, option in ((out, "--out"), (text, "--markdown")):
         if path is not None:
             check_file(path, option)
-    content = Content.of(Store(scale_of(scale), records))
+    content = Content.of(Store(scale_of(scale, tunes=tune), records))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_whole(out, page.page(content).encode())

@@ -75,12 +75,14 @@ class Content:
 
     Args:
         scale: the name of the scale.
+        tunes: whether baselines have tuned learning rates, once those are known.
         sections: in the paper's order.
         configurations: by anchor.
         origins: where and when records were made, as far as they say so.
     """
 
     scale: str
+    tunes: bool
     sections: Sequence[Section]
     configurations: Mapping[str, Configuration]
     origins: Mapping[str, Sequence[str]]
@@ -91,7 +93,8 @@ class Content:
         """Everything there is in a store."""
         sections = [section(one, store) for one in entries().values()]
         jobs = distinct(job for one in sections for job in all_jobs(one))
-        return Content(store.scale.name, sections, configurations(jobs, store), store.origins)
+        found = configurations(jobs, store)
+        return Content(store.scale.name, store.scale.tunes, sections, found, store.origins)
 
     @cached_property
     def claims(self) -> list[tuple[Entry, Claim]]:

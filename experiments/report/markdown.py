@@ -28,8 +28,9 @@ def write(content: Content, path: Path) -> None:
 
 def _head(content: Content) -> Iterator[str]:
     yield "# The paper's tables and figures, reproduced"
+    tuned = " --tune" if content.tunes else ""
     yield (
-        f"Made by `localsgd report --scale {content.scale} --markdown` from the records in "
+        f"Made by `localsgd report --scale {content.scale}{tuned} --markdown` from the records in "
         "`experiments/results/reproduce/`; see [how to reproduce](reproduce.md)."
     )
     counted = ", ".join(f"{count} {state}" for state, count in content.counts.items())

@@ -75,8 +75,9 @@ def facts(content: Content) -> list[tuple[str, str]]:
     """What the summary says beside the counts."""
     done, all_ = content.runs
     studied = sum(one.page is not None for one in content.sections)
+    tuned = "; learning rates of baselines tuned, where that is done" if content.tunes else ""
     said = [
-        ("scale", f"{content.scale}: {SCALES.get(content.scale, '')}"),
+        ("scale", f"{content.scale}: {SCALES.get(content.scale, '')}{tuned}"),
         ("labels", f"{len(content.sections)}, of which {studied} have a study"),
         ("runs", f"{done:,} of {all_:,} done"),
     ]

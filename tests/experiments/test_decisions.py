@@ -35,7 +35,7 @@ class Made:
 
 def state(found: Claim, records: Made) -> str:
     """As the report has it."""
-    return Content("small", (), configurations(found.jobs, records), {}).state(found)
+    return Content("small", False, (), configurations(found.jobs, records), {}).state(found)
 
 
 def accuracy(job: Any) -> Record:

@@ -145,6 +145,16 @@ def test_a_page_of_the_records_that_are_kept(tmp_path: Path) -> None:
         assert f"## {one.name}\n" in said
 
 
+def test_a_page_with_tuned_baselines_says_so(tmp_path: Path) -> None:
+    out, text = tmp_path / "report.html", tmp_path / "reproduced.md"
+    told = ["report", "--scale", "smoke", "--out", str(out), "--markdown", str(text)]
+    assert main(told) == 0
+    assert "baselines tuned" not in out.read_text(encoding="utf-8")
+    assert main([*told, "--tune"]) == 0
+    assert "learning rates of baselines tuned" in out.read_text(encoding="utf-8")
+    assert "`localsgd report --scale smoke --tune --markdown`" in text.read_text(encoding="utf-8")
+
+
 def test_mistakes_end_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

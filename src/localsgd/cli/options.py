@@ -164,6 +164,8 @@ class ReportCommand:
     """The same as Markdown, with its figures in a folder beside it."""
     records: Path | None = None
     """Where records are kept; experiments/results/reproduce where not given."""
+    tune: bool = False
+    """Show baselines with tuned learning rates (reproduce --tune), where those are known."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,9 @@ MODULE = "experiments.report"
 def report(command: ReportCommand) -> int:
     """Writes the page, and says what is in it."""
     options = {} if command.records is None else {"records": command.records}
-    content = checkout(MODULE).write(command.scale, command.out, text=command.markdown, **options)
+    content = checkout(MODULE).write(
+        command.scale, command.out, text=command.markdown, tune=command.tune, **options
+    )
     done, all_ = content.runs
     counted = ", ".join(f"{count} {state}" for state, count in content.counts.items())
     sys.stdout.write(
