@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import signal
 import time
-from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
@@ -73,7 +72,7 @@ class Execution:
     checkpoint_every: int = 1
     watching: Watching = field(default_factory=Watching)
     seconds: float = 0.0
-    paused: Counter[str] = field(default_factory=Counter)
+    paused: dict[str, float] = field(default_factory=dict)
     _since: float = field(default=0.0, init=False)
     _stop: bool = field(default=False, init=False)
     _saved_step: int | None = field(default=None, init=False)
@@ -93,7 +92,7 @@ class Execution:
         step = 0
         if found:
             kept = state.load(self.assembly, found[-1])
-            self.seconds, self.paused = kept["seconds"], Counter(kept.get("paused", {}))
+            self.seconds, self.paused = kept["seconds"], dict(kept.get("paused", {}))
             step = self.assembly.workers.step
         if self.leads:
             self.folder.forget_after(step)
@@ -203,7 +202,7 @@ class Execution:
         with self.observer.pausing(what):
             yield
         self._since = time.perf_counter()
-        self.paused[what] += self._since - began
+        self.paused[what] = self.paused.get(what, 0.0) + self._since - began
         self.assembly.told.leave_out(self._since - began)
 
     @contextmanager
