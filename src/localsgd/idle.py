@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from localsgd.methods import method
+from localsgd.methods import METHODS, method
 from localsgd.run import PRESETS, Run
 
 Acts = Callable[[Run], bool]
@@ -18,12 +18,8 @@ def _read(name: str) -> Acts:
 
 
 ACTS: Mapping[str, Acts] = {
-    "switch": _read("switch"),
-    "step_warmup": _read("step_warmup"),
+    **{name: _read(name) for one in METHODS.values() for name in one.uses if name != "local_steps"},
     "step_warmup_shape": _read("step_warmup"),
-    "adapt_every": _read("adapt_every"),
-    "qsr_alpha": _read("qsr_alpha"),
-    "waiting": _read("waiting"),
     "outer_lr": lambda run: run.outer != "average",
     "outer_momentum": lambda run: run.outer != "average",
     "compression_way": lambda run: run.compression != "none",
