@@ -5,7 +5,8 @@ paper's proportions where a CPU allows it: K = 16 workers whose global batch is 
 set (4 % in the paper), linear scaling from a single worker's rate, warm-up over 1/60 of the run,
 decays at 50 % and 75 %, H up to 64. Its second phase is short: 234 steps, in which H = 16 has 15
 rounds; the paper's has 3,660. No image is augmented. The rates are the ones that an earlier study
-of the same network found to fit the training data (`landscape/design.py`); nothing is tuned.
+of the same network found to fit the training data (`landscape/design.py`); nothing is tuned unless
+that is asked for.
 """
 
 from __future__ import annotations

@@ -72,6 +72,12 @@ def test_a_setting_that_something_reads_is_not(name: str) -> None:
     assert name not in idle_of(**given)
 
 
+@pytest.mark.parametrize("compression", ["majority", "power-sgd"])
+def test_a_way_over_the_wire_of_what_has_only_one(compression: str) -> None:
+    given = {"method": "local", "compression": compression, "compression_way": "gather"}
+    assert idle_of(**given) == ["compression_way"]
+
+
 def test_local_steps_of_mini_batch_sgd() -> None:
     assert idle_of(method="mini-batch", local_steps=(4,)) == ["local_steps"]
     assert idle_of(method="mini-batch", local_steps=(1,)) == []

@@ -19,6 +19,7 @@ from functools import partial
 import torch
 
 from benchmarks import crew
+from benchmarks.network.turns import turns_of
 from benchmarks.report import Finding, publish
 from benchmarks.timing import Spread, take_turns
 from benchmarks.workloads import random_cifar
@@ -152,15 +153,12 @@ def measure(turns: int = TURNS) -> list[Finding]:
     return [*crew.run(1, short_here, turns), *crew.run(1, long_here)]
 
 
-def main(turns: int = TURNS) -> int:
+def main(arguments: Sequence[str] = ()) -> int:
+    turns = turns_of(arguments, "delays", TURNS)
     torch.set_num_threads(1)
     found = measure(turns)
     return 0 if publish("network-delays", "A delay for each global agreement", found) else 1
 
 
-def _turns(arguments: Sequence[str]) -> int:
-    return int(arguments[0]) if arguments else TURNS
-
-
 if __name__ == "__main__":
-    sys.exit(main(_turns(sys.argv[1:])))
+    sys.exit(main(sys.argv[1:]))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+from collections.abc import Sequence
 
 import torch
 
@@ -20,6 +21,7 @@ from benchmarks.network.laboratory import Laboratory, laboratory
 from benchmarks.network.payload import WAYS, sent, share_of_ring
 from benchmarks.network.rates import named
 from benchmarks.network.refusal import Refused
+from benchmarks.network.turns import turns_of
 from benchmarks.report import Finding, publish
 from benchmarks.timing import Spread, ratios
 from benchmarks.workloads import scalars, wide_resnet
@@ -86,7 +88,8 @@ def measure(turns: int = TURNS) -> list[Finding]:
     return [*found, Finding("signs", title, cells, figures, gain.median, 1 / FASTER)]
 
 
-def main(turns: int = TURNS) -> int:
+def main(arguments: Sequence[str] = ()) -> int:
+    turns = turns_of(arguments, "signs", TURNS)
     torch.set_num_threads(1)
     try:
         found = measure(turns)
@@ -97,4 +100,4 @@ def main(turns: int = TURNS) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*(int(text) for text in sys.argv[1:2])))
+    sys.exit(main(sys.argv[1:]))

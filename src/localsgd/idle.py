@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from localsgd.choices import COMPRESSORS
 from localsgd.methods import METHODS, method
 from localsgd.run import PRESETS, Run
 
@@ -22,7 +23,7 @@ ACTS: Mapping[str, Acts] = {
     "step_warmup_shape": _read("step_warmup"),
     "outer_lr": lambda run: run.outer != "average",
     "outer_momentum": lambda run: run.outer != "average",
-    "compression_way": lambda run: run.compression != "none",
+    "compression_way": lambda run: run.compression in COMPRESSORS,
     "top_k_share": lambda run: run.compression == "top-k",
     "power_sgd_rank": lambda run: run.compression == "power-sgd",
     "correction": lambda run: run.delay != 0,

@@ -144,3 +144,31 @@ def test_an_unknown_start() -> None:
     model = net()
     with pytest.raises(UserError, match="start='zero' is unknown"):
         LocalSGD(nesterov(model), model, local_steps=1, start="zero")  # type: ignore[arg-type]
+
+
+def late_mistakes() -> list[str]:
+    """What is refused after a step that averages gradients, as after one that averages models."""
+    found = []
+    for mistake in ("unfrozen", "added", "assigned"):
+        model = net()
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        if mistake == "added":
+            inner = torch.optim.SGD(model[0].parameters(), lr=0.1)
+        optimizer = LocalSGD(inner, model, local_steps=1)
+        if mistake == "unfrozen":
+            model[3].bias.requires_grad_()
+        if mistake == "added":
+            inner.add_param_group({"params": model[1].parameters()})
+        if mistake == "assigned":
+            model.load_state_dict(net().state_dict(), assign=True)
+        with pytest.raises(UserError) as caught:
+            optimizer.step()
+        found.append(str(caught.value))
+    return found
+
+
+def test_late_mistakes_while_gradients_are_averaged() -> None:
+    for unfrozen, added, assigned in run(2, late_mistakes):
+        assert "frozen when LocalSGD was made trains now" in unfrozen
+        assert "given parameters since LocalSGD was made" in added
+        assert "another tensor for" in assigned or "other memory" in assigned

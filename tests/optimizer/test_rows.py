@@ -135,3 +135,11 @@ def test_a_model_whose_weights_are_replaced() -> None:
     model.load_state_dict(nn.Linear(2, 2).state_dict(), assign=True)
     with pytest.raises(UserError, match="another tensor for weight"):
         optimizer.step()
+
+
+def test_a_model_that_is_parametrized_later() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = LocalSGD(sgd(model), model, local_steps=1)
+    nn.utils.parametrizations.weight_norm(model)
+    with pytest.raises(UserError, match="has no weight of its own any more"):
+        optimizer.step()

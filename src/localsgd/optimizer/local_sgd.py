@@ -25,7 +25,7 @@ from localsgd.optimizer.averaged import average_buffers, averaged
 from localsgd.optimizer.averager import Averager
 from localsgd.optimizer.ddp import unwrapped
 from localsgd.optimizer.models import Models
-from localsgd.optimizer.rows import Row, frozen_of, rows_of
+from localsgd.optimizer.rows import Row, frozen_of, held_by, rows_of
 from localsgd.optimizer.settings import AgreeOn, LocalSteps, Settings, settings_of
 from localsgd.optimizer.start import Start, check_configuration, check_or_share_start
 from localsgd.outer import Outer
@@ -133,7 +133,7 @@ class LocalSGD(Optimizer):
         self._settings = settings
         self._placement = placement
         self._rows = rows
-        self._left_out = frozen_of(self.inner)
+        self._hold()
         self._module, ddp = unwrapped(self.model)
         self._models = Models(rows, placement, settings, self.ledger)
         self._gradients = Averager(rows, placement, settings, self.ledger, ddp, watched)
@@ -183,7 +183,11 @@ class LocalSGD(Optimizer):
                 "has others; add the group to the inner optimizer before, or make a new LocalSGD"
             )
         self.inner.add_param_group({**param_group, "params": tensors})
+        self._hold()
+
+    def _hold(self) -> None:
         self._left_out = frozen_of(self.inner)
+        self._held = held_by(self.inner)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.inner.zero_grad(set_to_none)
@@ -274,10 +278,11 @@ class LocalSGD(Optimizer):
 
     def _agree(self) -> None:
         depth, shared = self._position.depth, self._gradients.shared
+        self._check_left_out()
         if shared < depth:
-            self._check_left_out()
             self._models.agree(depth, first=shared, meanwhile=partial(self._move_on, depth))
         else:
+            self._models.check_some_in_place()
             self._move_on(depth)
         if self._settings.inner_state and shared < depth == self._settings.levels:
             self._model_agreements += 1
@@ -306,6 +311,11 @@ class LocalSGD(Optimizer):
         return self._told.signals(self._learning_rate(), self.ledger.seconds)
 
     def _check_left_out(self) -> None:
+        if held_by(self.inner) > self._held:
+            raise UserError(
+                "the inner optimizer has been given parameters since LocalSGD was made, and they "
+                "aren't synchronised; add its groups before, or make a new LocalSGD"
+            )
         if self._left_out and any(parameter.requires_grad for parameter in self._left_out):
             raise UserError(
                 "a parameter that was frozen when LocalSGD was made trains now, and isn't "

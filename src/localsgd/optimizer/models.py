@@ -52,13 +52,17 @@ class Models:
         """
 
         def look() -> None:
-            for row in self._rows:
-                row.check_some_in_place()
+            self.check_some_in_place()
             meanwhile()
 
         with torch.no_grad():
             for index, levels in enumerate(self._stacks):
                 agree_and_share(levels[:depth], first, meanwhile=None if index else look)
+
+    def check_some_in_place(self) -> None:
+        """Refuses where a parameter has left its row; a few are looked at, in turn."""
+        for row in self._rows:
+            row.check_some_in_place()
 
     @torch.no_grad()
     def settle(self, first: int) -> None:

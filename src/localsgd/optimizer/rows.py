@@ -67,7 +67,7 @@ class Row:
     def _check(self, batch: Batch) -> None:
         # Asked at every agreement, so in C; who is to blame is looked for afterwards.
         places = list(map(Tensor.data_ptr, batch.parameters))
-        found = map(operator.getitem, batch.homes, batch.keys)
+        found = map(dict.get, batch.homes, batch.keys)
         if places != batch.places or not all(map(operator.is_, found, batch.parameters)):
             self._refuse_moved()
 
@@ -100,6 +100,12 @@ class Row:
                     "(model.to(), .half() or p.data = ...), so that it can't be synchronised; "
                     "move or convert the model before LocalSGD is made, and copy_() into tensors "
                     "afterwards"
+                )
+            if key not in home:
+                raise UserError(
+                    f"the model has no {slot.name} of its own any more (a parametrization or "
+                    "pruning has taken it since LocalSGD was made); do that before optimizer and "
+                    "LocalSGD are made"
                 )
             if home[key] is not parameter:
                 raise UserError(
@@ -137,6 +143,11 @@ def _home(model: nn.Module, name: str) -> tuple[dict[str, nn.Parameter | None], 
 def frozen_of(inner: Optimizer) -> list[Tensor]:
     """Parameters that `inner` holds but that don't train; they are left out of the rows."""
     return [p for group in inner.param_groups for p in group["params"] if not p.requires_grad]
+
+
+def held_by(inner: Optimizer) -> int:
+    """How many parameters `inner` has."""
+    return sum(len(group["params"]) for group in inner.param_groups)
 
 
 def _synchronised(model: nn.Module, inner: Optimizer) -> Iterator[tuple[str, nn.Parameter]]:
