@@ -38,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     What the system refuses (a file without permission, a full disk) counts as a mistake: one line.
     """
+    _show_what_can_be_shown()
     try:
         return _call(_parse(list(sys.argv[1:] if arguments is None else arguments)))
     except UserError as error:
@@ -55,6 +56,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say_last_words("localsgd: interrupted")
         return INTERRUPTED_EXIT
+
+
+def _show_what_can_be_shown() -> None:
+    """A character that the terminal's encoding lacks becomes `?`, and ends no run."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _what_failed(error: OSError) -> str:
