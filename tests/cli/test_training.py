@@ -86,6 +86,18 @@ def test_two_processes_interrupted_and_resumed_by_one(
     assert same_end(run, whole)
 
 
+@pytest.mark.parametrize("reduction", ["exact", "ordered"])
+def test_resumed_by_more_processes_is_said(
+    command: Command, ranks: Ranks, tmp_path: Path, reduction: str
+) -> None:
+    run = tmp_path / "run"
+    command("run", *TINY, "--reduction", reduction, "--out", run, at_step=(6, "SIGINT"))
+    first, second = ranks(["resume", run], ["resume", run])
+    assert (first.status, second.status, second.out) == (0, 0, "")
+    said = "Processes: 1 before, 2 now. Sums are taken in another order"
+    assert (said in " ".join(first.out.split())) == (reduction == "exact")
+
+
 def test_a_rank_that_is_killed_is_named_and_the_run_resumed(
     ranks: Ranks, whole: Path, tmp_path: Path
 ) -> None:

@@ -140,6 +140,31 @@ def test_descriptions_leave_addresses_out() -> None:
     assert described(lambda: 0) == described(lambda: 0)
 
 
+def after_unequal_steps() -> str:
+    model = net()
+    optimizer = LocalSGD(nesterov(model), model, local_steps=4)
+    for _ in range(1 + dist.get_rank() % 2):
+        loss_of(model, dist.get_rank(), 0).backward()
+        optimizer.step()
+    with pytest.raises(UserError) as caught:
+        optimizer.finish()
+    return str(caught.value)
+
+
+def test_ranks_that_finish_after_unequal_steps() -> None:
+    for text in run(3, after_unequal_steps):
+        assert text.startswith("finish() comes after 1 steps on rank 0 and 2 on rank 1; every rank")
+
+
+def test_arguments_that_are_something_else() -> None:
+    model = net()
+    with pytest.raises(UserError, match="an optimizer and its model, not Sequential and SGD"):
+        LocalSGD(model, nesterov(model), local_steps=4)  # type: ignore[arg-type]
+    for timeout in (0, -1.0, "5", None):
+        with pytest.raises(UserError, match="is no time to wait; give seconds above 0"):
+            LocalSGD(nesterov(model), model, local_steps=4, timeout=timeout)  # type: ignore[arg-type]
+
+
 def test_an_unknown_start() -> None:
     model = net()
     with pytest.raises(UserError, match="start='zero' is unknown"):

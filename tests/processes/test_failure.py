@@ -15,11 +15,11 @@ def test_a_mistake_that_all_ranks_make_is_said_once():
 def test_a_death_comes_before_what_it_brings():
     noticed = Failure(2, 12, 3, "rank 1 has not been heard of")
     cause = first_cause([ENDED, noticed, Failure(1, 11, -9)])
-    assert cause == Cause(("rank 1 (pid 11) was killed by SIGKILL; was there enough memory?",), 1)
+    assert cause == Cause(("rank 1 (pid 11) was killed by SIGKILL; was there enough memory?",), 3)
     cause = first_cause([ENDED, noticed, Failure(1, 11, 7)])
     assert cause == Cause(("rank 1 (pid 11) failed with exit status 7",), 1)
     cause = first_cause([ENDED, Failure(1, 11, -15)])
-    assert cause == Cause(("rank 0 (pid 10) was killed by SIGTERM",), 1)
+    assert cause == Cause(("rank 0 (pid 10) was killed by SIGTERM",), 3)
 
 
 def test_a_rank_that_hung_was_killed_for_it():

@@ -60,7 +60,7 @@ def test_a_mistake_is_printed_once(launch):
 
 def test_a_killed_rank_ends_the_others_and_is_named(launch, tmp_path):
     outcome = launch("killed")
-    assert outcome.statuses == [1]
+    assert outcome.statuses == [3]
     pid = int((tmp_path / "pid1").read_text())
     assert outcome.err == [f"rank 1 (pid {pid}) was killed by SIGKILL; was there enough memory?\n"]
     assert all(map(is_gone, pids(tmp_path)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,15 @@ def test_run_tells_what_came_out_and_what_it_cost(tmp_path: Path, width: int) ->
 def test_run_tells_what_was_no_training(tmp_path: Path) -> None:
     text = " ".join(printed(tables.run(folder_of(tmp_path / "a", [0.5, 0.9]))).split())
     assert "a second); evaluating 1.2 s; saving 500 ms" in text
+
+
+def test_run_that_has_diverged(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "a", [0.5, 0.1])
+    assert "diverged" not in printed(tables.run(folder))
+    summary = folder.path / "summary.json"
+    told = json.loads(summary.read_text()) | {"test_loss": float("nan")}
+    summary.write_text(json.dumps(told))
+    assert "the loss is no number any more" in printed(tables.run(folder))
 
 
 def test_run_that_has_not_ended(tmp_path: Path) -> None:

@@ -235,6 +235,8 @@ class Host:
                     checkpoint_every=self.hosting.checkpoint_every,
                     watching=watch(self.hosting.watch or watched(path), path),
                 )
+            if self.loud and resuming:
+                self._say_other_processes(wanted, Folder(path))
             if self.loud:
                 self._say_plan(execution)
             execution.train()
@@ -246,6 +248,15 @@ class Host:
         begun = (path / "run.json").is_file()
         if not begun or Folder(path).summary() is None:
             self.train(wanted, path, resuming=begun, title=title)
+
+    def _say_other_processes(self, wanted: Run, folder: Folder) -> None:
+        before = folder.environment().get("processes", self.world.size)
+        if wanted.reduction != "ordered" and before != self.world.size:
+            self.console.print(
+                f"Processes: {before} before, {self.world.size} now. Sums are taken in another "
+                "order, so the result will differ in its last bits from an undisturbed run's "
+                "(--reduction ordered keeps them)."
+            )
 
     def _say_plan(self, execution: Execution) -> None:
         assembly = execution.assembly

@@ -103,20 +103,24 @@ class LocalSGD(Optimizer):
         start: Start = "check",
         timeout: timedelta | float = timedelta(hours=2),
     ) -> None:
+        patience = _patience(timeout)
         processes = dist.get_world_size() if dist.is_initialized() else 1
         settings = settings_of(
             processes, local_steps, topology, agree_on, reducers, outers, delay, inner_state
         )
         rows = self._adopt(inner, model, processes)
         check_configuration({**settings.described(), "start": start}, inner, rows)
-        if not isinstance(timeout, timedelta):
-            timeout = timedelta(seconds=timeout)
-        placement = place(settings.topology, timeout)
+        placement = place(settings.topology, patience)
         check_or_share_start(start, unwrapped(model)[0], rows, placement)
         self._set_up(settings, placement, rows, watched=True)
         self._open()
 
     def _adopt(self, inner: Optimizer, model: nn.Module, processes: int) -> tuple[Row, ...]:
+        if not isinstance(inner, Optimizer) or not isinstance(model, nn.Module):
+            raise UserError(
+                f"LocalSGD takes an optimizer and its model, not {type(inner).__name__} and "
+                f"{type(model).__name__}"
+            )
         if isinstance(inner, LocalSGD):
             raise UserError("the inner optimizer is a LocalSGD already; give the one inside it")
         self.inner = inner
@@ -322,6 +326,17 @@ class LocalSGD(Optimizer):
                 "synchronised; unfreeze it before, or make a new LocalSGD"
             )
 
+    def _check_same_steps(self) -> None:
+        mine = torch.tensor([[[self.steps]]], device=self._rows[0].values.device)
+        steps = self._placement.world.gather(mine).wait()[0, :, 0].tolist()
+        if len(set(steps)) > 1:
+            least, most = steps.index(min(steps)), steps.index(max(steps))
+            raise UserError(
+                f"finish() comes after {steps[least]} steps on rank {least} and {steps[most]} on "
+                f"rank {most}; every rank must take as many: cut epochs to the shortest, for "
+                "example by DistributedSampler(drop_last=True)"
+            )
+
     def _innermost_due(self) -> int | None:
         """The innermost level that has steps of its own to agree on; all outside it have too."""
         unagreed = zip(self._position.left, self._position.lengths, strict=True)
@@ -336,6 +351,7 @@ class LocalSGD(Optimizer):
         self._check_own("finish", "would be undone at its end")
         if self._finished_at == self.steps:
             return
+        self._check_same_steps()
         due = self._innermost_due()
         if due is None and self._models.unsettled:
             due = self._settings.levels
@@ -456,3 +472,14 @@ class LocalSGD(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("LocalSGD holds process groups and can't be pickled; save its state_dict()")
+
+
+def _patience(timeout: timedelta | float) -> timedelta:
+    """The time limit of a collective; refuses what is no span of time."""
+    if isinstance(timeout, int | float):
+        timeout = timedelta(seconds=timeout)
+    if not isinstance(timeout, timedelta) or timeout <= timedelta(0):
+        raise UserError(
+            f"timeout = {timeout!r} is no time to wait; give seconds above 0 or a timedelta"
+        )
+    return timeout

@@ -53,7 +53,7 @@ def first_cause(failures: Sequence[Failure]) -> Cause:
     first = min(failures, key=lambda failure: _distance(failure, failures))
     if _noticed(first) and first.words:
         return Cause((first.words,), PEER_LOST_EXIT)
-    return Cause((describe(first),), 1)
+    return Cause((describe(first),), PEER_LOST_EXIT if first.exit_code < 0 else 1)
 
 
 def describe(failure: Failure) -> str:

@@ -45,8 +45,9 @@ def launch(
 
     Returns:
         The exit status: 0; 2 for a user's mistake, whose line is printed once; 3 when a process was
-        lost to a hang; 128 + the signal's number (130 for Ctrl-C) when this process was told to
-        stop; otherwise 1. Where it is neither 0 nor a signal's, one line on stderr says why.
+        killed or lost to a hang; 128 + the signal's number (130 for Ctrl-C) when this process was
+        told to stop; otherwise 1. Where it is neither 0 nor a signal's, one line on stderr says
+        why.
     """
     try:
         with (

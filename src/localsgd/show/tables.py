@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -219,6 +220,8 @@ def _result(record: Record) -> Iterator[tuple[str, str]]:
     local = last[metric.local]
     best = f"best {metric.words(last[metric.best], 2)} at epoch {last['best_epoch']:.1f}"
     own = f"; local models {metric.words(local, 2)}" if local is not None else ""
+    if not math.isfinite(last["test_loss"]):
+        yield "diverged", "the loss is no number any more; try a lower --lr or a longer --lr-warmup"
     yield "result", f"test {metric.name} {metric.words(last[metric.key], 2)}; {best}{own}"
     yield (
         "time",
