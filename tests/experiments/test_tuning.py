@@ -42,6 +42,15 @@ def test_a_grid_grows_until_the_best_of_a_parabola_is_inside(best: float) -> Non
     assert len(known) <= 14
 
 
+def test_a_grid_does_not_stop_inside_what_is_all_too_high() -> None:
+    def accuracy(factor: float) -> float:
+        chance = 0.01 if factor == 1.0 else 0.0
+        return 0.1 + chance if factor > 0.4 else 0.8 - abs(factor - 0.25)
+
+    known = grown(lambda factor: accuracy(factor) + (0.02 if factor == 0.5 else 0.0))
+    assert max(known, key=lambda factor: known[factor]) == 0.25
+
+
 def test_a_grid_without_a_best_is_given_up() -> None:
     assert len(grown(lambda factor: factor)) == MOST
     assert min(grown(lambda factor: -factor)) > 0
@@ -95,7 +104,7 @@ def test_a_grid_of_real_runs_goes_on_where_it_was_cut_off(tmp_path: Path) -> Non
     while any(store.of(job) is None for job in tuning.later(store, [one])):
         step(list(tuning.later(store, [one])))
         left.append(len(tuning.later(store, [one])))
-    assert left[0] == 3
+    assert left[0] == len(FACTORS) - 2
     assert tuning.tuned(store, one) is not None
     (picture,) = tuning.pictures(store, [one])
     assert picture.draw().axes[0].lines
