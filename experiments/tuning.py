@@ -3,9 +3,10 @@
 For K = 16 the paper tries 15, 15.5, 16, 16.5 and 17 times the rate of one worker; for any K those
 are 15/16 to 17/16 of the linearly scaled rate. Ours has half and twice that rate as well: where the
 scaled rate is far too high all of the five are alike but for chance, which puts the best of them
-inside. While the best is at an end, the grid grows there, by a step that doubles each time. Tuning runs have a seed of their own, which no result has, and are
-judged by the test metric at the end of training, as in the paper. All are jobs like others: kept,
-shared and spread over processes, so that a grid that was cut off goes on.
+inside. While the best is at an end, the grid grows there, by a step that doubles each time. Tuning
+runs have a seed of their own, which no result has, and are judged by the test metric at the end of
+training, as in the paper. All are jobs like others: kept, shared and spread over processes, so that
+a grid that was cut off goes on.
 """
 
 from __future__ import annotations
