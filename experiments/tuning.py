@@ -1,12 +1,12 @@
 """Learning rates as the paper tunes them: a grid around the linearly scaled one that grows.
 
 For K = 16 the paper tries 15, 15.5, 16, 16.5 and 17 times the rate of one worker; for any K those
-are 15/16 to 17/16 of the linearly scaled rate. Ours has half and twice that rate as well: where the
-scaled rate is far too high all of the five are alike but for chance, which puts the best of them
-inside. While the best is at an end, the grid grows there, by a step that doubles each time. Tuning
-runs have a seed of their own, which no result has, and are judged by the test metric at the end of
-training, as in the paper. All are jobs like others: kept, shared and spread over processes, so that
-a grid that was cut off goes on.
+are 15/16 to 17/16 of the linearly scaled rate. Ours reaches from 1/16 of that rate to twice it as
+well: where the scaled rate is far too high all of the five are alike but for chance, which puts the
+best of them inside. While the best is at an end, the grid grows there, by a step that doubles each
+time. Tuning runs have a seed of their own, which no result has, and are judged by the test metric
+at the end of training, as in the paper. All are jobs like others: kept, shared and spread over
+processes, so that a grid that was cut off goes on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Name = TypeVar("Name")
-FACTORS = (0.5, 15 / 16, 15.5 / 16, 1.0, 16.5 / 16, 17 / 16, 2.0)
+FACTORS = (1 / 16, 1 / 4, 1 / 2, 15 / 16, 15.5 / 16, 1.0, 16.5 / 16, 17 / 16, 2.0)
 STEP = 0.5 / 16
 SEED = 1000
 MOST = 25
@@ -41,10 +41,12 @@ def due(known: Mapping[float, float]) -> list[float]:
 
     >>> due({}) == list(FACTORS)
     True
-    >>> due({0.5: 0, 0.9375: 1, 0.96875: 2, 1.0: 3, 1.03125: 2, 1.0625: 1, 2.0: 0})
+    >>> due({factor: -abs(factor - 1) for factor in FACTORS})
     []
-    >>> due({0.5: 6, 0.9375: 5, 0.96875: 4, 1.0: 3, 1.03125: 2, 1.0625: 1, 2.0: 0})
-    [0.25]
+    >>> due({factor: -factor for factor in FACTORS})
+    [0.03125]
+    >>> due({factor: factor for factor in FACTORS})
+    [3.875]
     """
     if missing := [factor for factor in FACTORS if factor not in known]:
         return missing

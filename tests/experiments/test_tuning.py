@@ -44,11 +44,12 @@ def test_a_grid_grows_until_the_best_of_a_parabola_is_inside(best: float) -> Non
 
 def test_a_grid_does_not_stop_inside_what_is_all_too_high() -> None:
     def accuracy(factor: float) -> float:
-        chance = 0.01 if factor == 1.0 else 0.0
-        return 0.1 + chance if factor > 0.4 else 0.8 - abs(factor - 0.25)
+        if factor > 0.2:
+            return 0.11 if factor == 1.0 else 0.1
+        return 0.8 - abs(factor - 0.03)
 
-    known = grown(lambda factor: accuracy(factor) + (0.02 if factor == 0.5 else 0.0))
-    assert max(known, key=lambda factor: known[factor]) == 0.25
+    known = grown(accuracy)
+    assert max(known, key=lambda factor: known[factor]) == 1 / 32
 
 
 def test_a_grid_without_a_best_is_given_up() -> None:
