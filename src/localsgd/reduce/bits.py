@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -46,6 +48,12 @@ def pack_signs(x: Tensor, payload: Tensor) -> None:
         payload.numpy()[:] = np.packbits(x.numpy() >= 0, bitorder="little")
     else:
         pack(x >= 0, payload)
+
+
+@cache
+def unit_table(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """`sign_table` of the factor 1, made once; to be read only."""
+    return torch.from_numpy(_SIGNS).to(device=device, dtype=dtype, copy=True)
 
 
 def sign_table(like: Tensor, factor: float = 1.0) -> Tensor:

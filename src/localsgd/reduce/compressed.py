@@ -30,7 +30,7 @@ from torch import Tensor
 from localsgd.collective.seam import Collective, Pending
 from localsgd.errors import UserError
 from localsgd.names import unknown
-from localsgd.reduce.compressor import Codec, Compressor, Keeping, check_dtype, read
+from localsgd.reduce.compressor import Codec, Compressor, check_dtype, keeps, read
 from localsgd.reduce.fragments import Fragments, parts
 from localsgd.reduce.members import check_memory, check_saved, places_of, refusal
 from localsgd.workers.layout import Layout
@@ -61,7 +61,7 @@ class Chunk(NamedTuple):
             self.codec.encode(x, payload, draw)
             return
         error = error[self.start : self.stop]
-        if isinstance(self.codec, Keeping):
+        if keeps(self.codec):
             self.codec.keep(x, error, payload)
         else:
             self.codec.encode(error.add_(x), payload, draw)

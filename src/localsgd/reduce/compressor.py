@@ -10,7 +10,8 @@ Shapes: n scalars of a vector · c bytes of its payload.
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from functools import cache
+from typing import Protocol, TypeGuard, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -60,6 +61,20 @@ class Keeping(Protocol):
     def keep(self, x: Tensor, error: Tensor, payload: Tensor) -> None:
         """error [n] <- error + x; writes its payload `[c]`, and takes off what that stands for."""
         ...
+
+
+def reads(codec: Codec) -> TypeGuard[Reading]:
+    return _has(type(codec), Reading)
+
+
+def keeps(codec: Codec) -> TypeGuard[Keeping]:
+    return _has(type(codec), Keeping)
+
+
+@cache
+def _has(kind: type[object], protocol: type[object]) -> bool:
+    """Asked once of each class: looking a protocol's names up takes as long as reading signs."""
+    return issubclass(kind, protocol)
 
 
 class Compressor(Protocol):
@@ -116,7 +131,7 @@ def check_dtype(dtype: torch.dtype) -> None:
 
 def read(codec: Codec, payload: Tensor, out: Tensor) -> None:
     """out [n] <- what `payload [c]` stands for."""
-    if isinstance(codec, Reading):
+    if reads(codec):
         codec.read(payload, out)
     else:
         codec.add(payload, out.zero_())

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from localsgd.errors import UserError
-from localsgd.reduce.bits import look_up, pack_signs, sign_table
+from localsgd.reduce.bits import look_up, pack_signs, sign_table, unit_table
 from localsgd.reduce.compressor import check_dtype, first_not_finite, put, scale_dtype, take
 from localsgd.reduce.fragments import BITS, Fragments
 from localsgd.reduce.runs import Block, Run, runs
@@ -126,7 +126,7 @@ class SignCodec:
         """The signs of each run, times their `scales`, each in the place of the one before."""
         bits = payload[self._scale_bytes :]
         scratch = torch.empty(self._room, dtype=self._dtype, device=out.device)
-        signs = sign_table(scratch)
+        signs = unit_table(scratch.dtype, scratch.device)
         by_scale = torch.tensor(scales, dtype=self._dtype)
         last, table = -1, signs
         for run in self._runs:
