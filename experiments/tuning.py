@@ -143,10 +143,11 @@ def taken_over(records: Records, by: Mapping[Name, Arm], base: Name) -> dict[Nam
 
 
 def pictures(records: Records, arms: Iterable[Arm]) -> list[Picture]:
-    """The grids that there are, each as a picture."""
+    """The grids that have points, each as a picture."""
     if not records.scale.tunes:
         return []
-    return [_picture(records, index, one) for index, one in enumerate(arms, start=1)]
+    numbered = enumerate(arms, start=1)
+    return [_picture(records, index, one) for index, one in numbered if scores(records, one)]
 
 
 def _picture(records: Records, index: int, one: Arm) -> Picture:

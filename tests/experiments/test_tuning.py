@@ -82,6 +82,19 @@ def test_the_tuned_arm_has_the_best_rate_and_its_own_seeds() -> None:
     assert found.name == "mini-batch, rate x 1.031"
 
 
+class Nothing:
+    """No records."""
+
+    scale = TUNES
+
+    def of(self, job: Any) -> Record | None:
+        return None
+
+
+def test_a_grid_without_points_has_no_picture() -> None:
+    assert not tuning.pictures(Nothing(), [arm(TUNES, "mini-batch", method="mini-batch")])
+
+
 def test_a_scale_that_tunes_nothing_asks_for_nothing() -> None:
     plain = Parabola(1.0, scale=SCALES["smoke"])
     one = arm(plain.scale, "mini-batch", method="mini-batch")
