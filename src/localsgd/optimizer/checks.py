@@ -67,6 +67,18 @@ def check_equal(
             raise UserError(f"{ranks} and rank {same} differ in {what}; {remedy}")
 
 
+def check_same_steps(steps: int, world: Collective, device: torch.device) -> None:
+    """Raises on all processes where some have taken more than others, saying how many."""
+    taken = world.gather(torch.tensor([[[steps]]], device=device)).wait()[0, :, 0].tolist()
+    if len(set(taken)) > 1:
+        least, most = taken.index(min(taken)), taken.index(max(taken))
+        raise UserError(
+            f"finish() comes after {taken[least]} steps on rank {least} and {taken[most]} on "
+            f"rank {most}; every rank must take as many: cut epochs to the shortest, for "
+            "example by DistributedSampler(drop_last=True)"
+        )
+
+
 def _listed(ranks: list[int]) -> str:
     shown = ", ".join(map(str, ranks[:8]))
     return shown if len(ranks) <= 8 else f"{shown} and {len(ranks) - 8} more"

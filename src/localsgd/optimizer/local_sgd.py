@@ -23,10 +23,12 @@ from localsgd.errors import UserError
 from localsgd.optimizer import amp
 from localsgd.optimizer.averaged import average_buffers, averaged
 from localsgd.optimizer.averager import Averager
+from localsgd.optimizer.checks import check_same_steps
 from localsgd.optimizer.ddp import unwrapped
+from localsgd.optimizer.left_out import LeftOut
 from localsgd.optimizer.models import Models
-from localsgd.optimizer.rows import Row, frozen_of, held_by, rows_of
-from localsgd.optimizer.settings import AgreeOn, LocalSteps, Settings, settings_of
+from localsgd.optimizer.rows import Row, rows_of
+from localsgd.optimizer.settings import AgreeOn, LocalSteps, Settings, patience, settings_of
 from localsgd.optimizer.start import Start, check_configuration, check_or_share_start
 from localsgd.outer import Outer
 from localsgd.reduce import Reducer
@@ -103,14 +105,14 @@ class LocalSGD(Optimizer):
         start: Start = "check",
         timeout: timedelta | float = timedelta(hours=2),
     ) -> None:
-        patience = _patience(timeout)
+        limit = patience(timeout)
         processes = dist.get_world_size() if dist.is_initialized() else 1
         settings = settings_of(
             processes, local_steps, topology, agree_on, reducers, outers, delay, inner_state
         )
         rows = self._adopt(inner, model, processes)
         check_configuration({**settings.described(), "start": start}, inner, rows)
-        placement = place(settings.topology, patience)
+        placement = place(settings.topology, limit)
         check_or_share_start(start, unwrapped(model)[0], rows, placement)
         self._set_up(settings, placement, rows, watched=True)
         self._open()
@@ -137,7 +139,7 @@ class LocalSGD(Optimizer):
         self._settings = settings
         self._placement = placement
         self._rows = rows
-        self._hold()
+        self._left_out = LeftOut(self.inner)
         self._module, ddp = unwrapped(self.model)
         self._models = Models(rows, placement, settings, self.ledger)
         self._gradients = Averager(rows, placement, settings, self.ledger, ddp, watched)
@@ -187,11 +189,7 @@ class LocalSGD(Optimizer):
                 "has others; add the group to the inner optimizer before, or make a new LocalSGD"
             )
         self.inner.add_param_group({**param_group, "params": tensors})
-        self._hold()
-
-    def _hold(self) -> None:
-        self._left_out = frozen_of(self.inner)
-        self._held = held_by(self.inner)
+        self._left_out = LeftOut(self.inner)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.inner.zero_grad(set_to_none)
@@ -282,7 +280,7 @@ class LocalSGD(Optimizer):
 
     def _agree(self) -> None:
         depth, shared = self._position.depth, self._gradients.shared
-        self._check_left_out()
+        self._left_out.check()
         if shared < depth:
             self._models.agree(depth, first=shared, meanwhile=partial(self._move_on, depth))
         else:
@@ -314,29 +312,6 @@ class LocalSGD(Optimizer):
             )
         return self._told.signals(self._learning_rate(), self.ledger.seconds)
 
-    def _check_left_out(self) -> None:
-        if held_by(self.inner) > self._held:
-            raise UserError(
-                "the inner optimizer has been given parameters since LocalSGD was made, and they "
-                "aren't synchronised; add its groups before, or make a new LocalSGD"
-            )
-        if self._left_out and any(parameter.requires_grad for parameter in self._left_out):
-            raise UserError(
-                "a parameter that was frozen when LocalSGD was made trains now, and isn't "
-                "synchronised; unfreeze it before, or make a new LocalSGD"
-            )
-
-    def _check_same_steps(self) -> None:
-        mine = torch.tensor([[[self.steps]]], device=self._rows[0].values.device)
-        steps = self._placement.world.gather(mine).wait()[0, :, 0].tolist()
-        if len(set(steps)) > 1:
-            least, most = steps.index(min(steps)), steps.index(max(steps))
-            raise UserError(
-                f"finish() comes after {steps[least]} steps on rank {least} and {steps[most]} on "
-                f"rank {most}; every rank must take as many: cut epochs to the shortest, for "
-                "example by DistributedSampler(drop_last=True)"
-            )
-
     def _innermost_due(self) -> int | None:
         """The innermost level that has steps of its own to agree on; all outside it have too."""
         unagreed = zip(self._position.left, self._position.lengths, strict=True)
@@ -351,12 +326,12 @@ class LocalSGD(Optimizer):
         self._check_own("finish", "would be undone at its end")
         if self._finished_at == self.steps:
             return
-        self._check_same_steps()
+        check_same_steps(self.steps, self._placement.world, self._rows[0].values.device)
         due = self._innermost_due()
         if due is None and self._models.unsettled:
             due = self._settings.levels
         if due is not None:
-            self._check_left_out()
+            self._left_out.check()
             self._models.settle(first=due)
             self._position.left = [0] * self._settings.levels
             self._position.depth = 0
@@ -472,14 +447,3 @@ class LocalSGD(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("LocalSGD holds process groups and can't be pickled; save its state_dict()")
-
-
-def _patience(timeout: timedelta | float) -> timedelta:
-    """The time limit of a collective; refuses what is no span of time."""
-    if isinstance(timeout, int | float):
-        timeout = timedelta(seconds=timeout)
-    if not isinstance(timeout, timedelta) or timeout <= timedelta(0):
-        raise UserError(
-            f"timeout = {timeout!r} is no time to wait; give seconds above 0 or a timedelta"
-        )
-    return timeout

@@ -140,16 +140,6 @@ def _home(model: nn.Module, name: str) -> tuple[dict[str, nn.Parameter | None], 
     return model.get_submodule(prefix)._parameters, key
 
 
-def frozen_of(inner: Optimizer) -> list[Tensor]:
-    """Parameters that `inner` holds but that don't train; they are left out of the rows."""
-    return [p for group in inner.param_groups for p in group["params"] if not p.requires_grad]
-
-
-def held_by(inner: Optimizer) -> int:
-    """How many parameters `inner` has."""
-    return sum(len(group["params"]) for group in inner.param_groups)
-
-
 def _synchronised(model: nn.Module, inner: Optimizer) -> Iterator[tuple[str, nn.Parameter]]:
     stepped = {id(p) for g in inner.param_groups for p in g["params"] if p.requires_grad}
     found = [(name, p) for name, p in model.named_parameters() if id(p) in stepped]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Literal, TypeAlias
 
 import torch
@@ -55,6 +56,17 @@ class Settings:
             "delay": str(self.delay),
             "inner_state": str(dict(self.inner_state)),
         }
+
+
+def patience(timeout: timedelta | float) -> timedelta:
+    """The time limit of a collective; refuses what is no span of time."""
+    if isinstance(timeout, int | float):
+        timeout = timedelta(seconds=timeout)
+    if not isinstance(timeout, timedelta) or timeout <= timedelta(0):
+        raise UserError(
+            f"timeout = {timeout!r} is no time to wait; give seconds above 0 or a timedelta"
+        )
+    return timeout
 
 
 def settings_of(
