@@ -78,7 +78,7 @@ def test_reading_is_adding_to_zeros(kind: Kind, dtype: torch.dtype) -> None:
     payload = encode(codec, x)
     added = torch.zeros_like(x)
     codec.add(payload, added)
-    read(codec, payload, out)
+    read(codec, payload.unsqueeze(0), out)
     assert torch.equal(out, added)
 
 

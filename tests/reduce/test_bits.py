@@ -47,5 +47,5 @@ def test_zeros_of_either_sign_are_positive(dtype: torch.dtype) -> None:
 def test_looks_signs_up(n: int) -> None:
     x = truths(n)
     room = torch.empty((-(-n // 8), 8), dtype=torch.float64)
-    look_up(packed(x), sign_table(room, 0.3), room)
+    look_up(packed(x), 0.3 * sign_table(room.dtype, room.device), room)
     assert torch.equal(room.view(-1)[:n], 0.3 * torch.where(x, 1.0, -1.0).double())

@@ -63,8 +63,11 @@ class BFloat16Codec:
         for part, into in zip(numbers.split(BLOCK), out.split(BLOCK), strict=True):
             into.add_(room[: len(part)].copy_(part), alpha=factor)
 
-    def read(self, payload: Tensor, out: Tensor) -> None:
-        out.copy_(take(payload, torch.bfloat16))
+    def read(self, payloads: Tensor, out: Tensor) -> None:
+        first, *others = payloads
+        out.copy_(take(first, torch.bfloat16))
+        for payload in others:
+            self.add(payload, out)
 
     def fault(self, payload: Tensor) -> str | None:
         # Without the sign, only NaN and infinity have an exponent of ones, and are the greatest.

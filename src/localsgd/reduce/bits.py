@@ -51,20 +51,16 @@ def pack_signs(x: Tensor, payload: Tensor) -> None:
 
 
 @cache
-def unit_table(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """`sign_table` of the factor 1, made once; to be read only."""
+def sign_table(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """What each of the 256 bytes stands for: eight times ± 1, `[256, 8]`; to be read only."""
     return torch.from_numpy(_SIGNS).to(device=device, dtype=dtype, copy=True)
 
 
-def sign_table(like: Tensor, factor: float = 1.0) -> Tensor:
-    """What each of the 256 bytes stands for: eight times ± `factor`, `[256, 8]`."""
-    return torch.from_numpy(_SIGNS * factor).to(like)
-
-
-def look_up(payload: Tensor, table: Tensor, room: Tensor) -> None:
-    """Into `room [c, 8]` what the bytes `[c]` stand for, by `table [256, 8]`."""
+def look_up(places: Tensor, table: Tensor, room: Tensor) -> None:
+    """Into `room [..., 8]` what lies at the `places [...]` of `table [t, 8]`."""
     if room.device.type == "cpu":
         # mode="raise" would copy `room`.
-        np.take(table.numpy(), payload.numpy(), axis=0, out=room.numpy(), mode="clip")
+        np.take(table.numpy(), places.numpy(), axis=0, out=room.numpy(), mode="clip")
     else:
-        torch.index_select(table, 0, payload.int(), out=room)
+        found = table.index_select(0, places.reshape(-1).int())
+        room.copy_(found.view(room.shape))

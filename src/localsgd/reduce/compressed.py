@@ -67,13 +67,9 @@ class Chunk(NamedTuple):
             self.codec.encode(error.add_(x), payload, draw)
             self.codec.add(payload, error, -1.0)
 
-    def add(self, payload: Tensor, out: Tensor, factor: float = 1.0) -> None:
-        """What `payload [>= c]` stands for, times `factor`, onto this chunk of `out`."""
-        self.codec.add(payload[: self.codec.size], out[self.start : self.stop], factor)
-
-    def read(self, payload: Tensor, out: Tensor) -> None:
-        """This chunk of `out` becomes what `payload` stands for."""
-        read(self.codec, payload[: self.codec.size], out[self.start : self.stop])
+    def read(self, payloads: Tensor, out: Tensor) -> None:
+        """This chunk of `out` becomes the sum of what `payloads [P, >= c]` stand for."""
+        read(self.codec, payloads[:, : self.codec.size], out[self.start : self.stop])
 
     def fault(self, payload: Tensor) -> str | None:
         return self.codec.fault(payload[: self.codec.size])
@@ -144,9 +140,11 @@ class CompressedMean:
         def finish() -> Tensor:
             received = pending.wait()  # [g, M, c]
             self._spare["error"] = sent
-            by_member = chunks * collective.members
-            self._check(received, by_member, sent, chunks, collective)
-            return _added(received, by_member, update[:, 0]).div_(collective.members)
+            self._check(received, chunks * collective.members, sent, chunks, collective)
+            means = update[:, 0]
+            for mean, payloads in zip(means, received, strict=True):
+                chunks[0].read(payloads, mean)
+            return means.div_(collective.members)
 
         return Pending(finish)
 
@@ -158,8 +156,9 @@ class CompressedMean:
         own = [Chunk(0, stop - start, codec) for start, stop, codec in owned]
         received = collective.exchange(sent).wait()  # [g, m, M, c], of this member's own chunk
         means = update.new_zeros((*update.shape[:2], chunks[0].stop))  # [g, m, s]
-        for member, chunk in enumerate(own):
-            _added(received[:, member], [chunk] * collective.members, means[:, member])
+        for sums, payloads in zip(means, received, strict=True):
+            for chunk, total, of_chunk in zip(own, sums, payloads, strict=True):
+                chunk.read(of_chunk, total)
         means /= collective.members
         again = self._sent("owner_error", means, [[chunk] for chunk in own], size)  # [g, m, 1, c]
         pending = collective.gather(again[:, :, 0])
@@ -168,7 +167,11 @@ class CompressedMean:
             payloads = pending.wait()  # [g, M, c]
             self._spare |= {"error": sent, "owner_error": again}
             self._check(payloads, chunks, sent, chunks, collective)
-            return _added(payloads, chunks, update[:, 0])
+            result = update[:, 0]
+            for row, of_row in zip(result, payloads, strict=True):
+                for chunk, payload in zip(chunks, of_row.unsqueeze(1), strict=True):
+                    chunk.read(payload, row)
+            return result
 
         return Pending(finish)
 
@@ -269,19 +272,6 @@ class CompressedMean:
 def _size(chunks: Sequence[Chunk]) -> int:
     """Bytes of a payload, of whichever chunk."""
     return max(chunk.codec.size for chunk in chunks)
-
-
-def _added(payloads: Tensor, chunks: Sequence[Chunk], out: Tensor) -> Tensor:
-    """What `payloads [g, P, c]` of P chunks stand for, added up in their order, into out [g, n]."""
-    for group, received in zip(out, payloads, strict=True):
-        end = 0
-        for chunk, payload in zip(chunks, received, strict=True):
-            if chunk.start >= end:
-                chunk.read(payload, group)
-                end = chunk.stop
-            else:
-                chunk.add(payload, group)
-    return out
 
 
 def _fault(payloads: Tensor, chunks: Sequence[Chunk]) -> str | None:

@@ -5,7 +5,7 @@ A `Compressor` is a setting. For a vector of known length, with tensors in known
 members go through it one by one, so that their bits do not depend on how many of them a process
 hosts.
 
-Shapes: n scalars of a vector · c bytes of its payload.
+Shapes: n scalars of a vector · c bytes of its payload · P payloads.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Codec(Protocol):
 
 @runtime_checkable
 class Reading(Protocol):
-    """A codec that need not add to zeros what stands alone."""
+    """A codec that reads several payloads at once, and need not add the first to zeros."""
 
-    def read(self, payload: Tensor, out: Tensor) -> None:
-        """out [n] <- what `payload` stands for; padding becomes 0."""
+    def read(self, payloads: Tensor, out: Tensor) -> None:
+        """out [n] <- the sum of what `payloads [P, c]` stand for, in order; padding becomes 0."""
         ...
 
 
@@ -111,7 +111,7 @@ def decode(codec: Codec, payloads: Tensor, like: Tensor) -> Tensor:
     """What payloads `[..., c]` stand for, in the shape and dtype of `like [..., n]`."""
     x = torch.empty_like(like, memory_format=torch.contiguous_format)
     for vector, payload in zip(_each(x), _each(payloads), strict=True):
-        read(codec, payload, vector)
+        read(codec, payload.unsqueeze(0), vector)
     return x
 
 
@@ -129,12 +129,14 @@ def check_dtype(dtype: torch.dtype) -> None:
         )
 
 
-def read(codec: Codec, payload: Tensor, out: Tensor) -> None:
-    """out [n] <- what `payload [c]` stands for."""
+def read(codec: Codec, payloads: Tensor, out: Tensor) -> None:
+    """out [n] <- the sum of what `payloads [P, c]` stand for, in their order."""
     if reads(codec):
-        codec.read(payload, out)
+        codec.read(payloads, out)
     else:
-        codec.add(payload, out.zero_())
+        out.zero_()
+        for payload in payloads:
+            codec.add(payload, out)
 
 
 def put(numbers: Tensor, payload: Tensor, dtype: torch.dtype | None = None) -> None:

@@ -86,9 +86,7 @@ class MajorityVote:
 
 def _vote(codec: SignCodec, payloads: Tensor, result: Tensor) -> None:
     """Into `result [n]`, which is zero, from `payloads [M, c]`."""
-    one_each = [1.0] * codec.scales
-    scales = [codec.scales_of(payload) for payload in payloads]
-    for payload in payloads:
-        codec.add_scaled(payload, result, one_each)
-    means = [sum(own) / len(scales) for own in zip(*scales, strict=True)]
+    scales = codec.scales_of(payloads)
+    codec.add_scaled(payloads, result, torch.ones_like(scales))
+    means = [sum(own) / len(scales) for own in scales.T.tolist()]
     codec.scale_in_place(result.sign_(), means)

@@ -16,11 +16,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from localsgd.reduce.bits import pack
+from localsgd.reduce.bits import look_up, pack, sign_table
 from localsgd.reduce.fragments import BITS
 
 LENGTH = 1 << 17
 """Scalars of a run, at most."""
+
+AT_ONCE = 1 << 19
+"""Scalars of several payloads that are read at once, at most, if they are more than a run's."""
+
+BYTES = 256
+"""That there are."""
 
 
 class Block(NamedTuple):
@@ -43,26 +49,69 @@ class Run:
     blocks: tuple[Block, ...]
     first: int
 
-    @property
+    @cached_property
     def start(self) -> int:
         return self.blocks[0].start
 
-    @property
+    @cached_property
     def stop(self) -> int:
         return self.blocks[-1].stop
 
-    @property
+    @cached_property
     def bytes(self) -> slice:
         """Of the signs of the whole vector, those of this run."""
         return slice(self.start // BITS, -(-self.stop // BITS))
 
-    @property
+    @cached_property
     def offsets(self) -> list[int]:
         """Where its blocks start, from its own start on."""
         return [block.start - self.start for block in self.blocks]
 
     @cached_property
-    def scale_of_byte(self) -> Tensor:
+    def length(self) -> int:
+        """Scalars of its bytes."""
+        return BITS * (self.bytes.stop - self.bytes.start)
+
+    def read(self, signs: Tensor, scales: Tensor, room: Tensor) -> None:
+        """Into `room [P, b, 8]` the signs `[P, b]` of this run, times `scales [P, s]` of the whole
+        vector; padding becomes 0.
+        """
+        unit = sign_table(room.dtype, room.device)
+        if self._from_tables:
+            self._look_up(signs, scales[:, self._scales], unit, room)
+            padding = self._ragged
+        else:
+            look_up(signs, unit, room)
+            room *= scales[:, self._scale_at.to(scales.device)].unsqueeze(-1)
+            padding = self._padding
+        if padding is not None:
+            room.view(room.shape[0], -1)[:, padding.to(room.device)] = 0.0
+
+    def _look_up(self, signs: Tensor, scales: Tensor, unit: Tensor, room: Tensor) -> None:
+        """From tables of the signs times each scale, and of zeros."""
+        payloads, own = scales.shape
+        tables = room.new_empty((payloads, self._tables, *unit.shape))
+        torch.mul(scales[:, :, None, None], unit, out=tables[:, :own])
+        if own < self._tables:
+            tables[:, own:] = 0.0
+        places = signs
+        if payloads * self._tables > 1:
+            places = signs + self._places.to(signs.device)
+            if payloads > 1:
+                step = BYTES * self._tables
+                places += torch.arange(0, payloads * step, step, device=signs.device).unsqueeze(1)
+        look_up(places, tables.view(-1, BITS), room)
+
+    @cached_property
+    def _scales(self) -> slice:
+        """Of the scales of the whole vector, those of its blocks."""
+        return slice(self.blocks[0].scale, self.blocks[-1].scale + 1)
+
+    @cached_property
+    def _scale_at(self) -> Tensor:
+        return self._scale_of_byte()
+
+    def _scale_of_byte(self) -> Tensor:
         """The number of the scale `[b]` of the scalars of each byte."""
         starts = torch.tensor([block.start // BITS for block in self.blocks])
         scales = torch.tensor([block.scale for block in self.blocks])
@@ -70,20 +119,47 @@ class Run:
         return scales[torch.searchsorted(starts, places, right=True) - 1]
 
     @cached_property
-    def padding(self) -> Tensor:
+    def _tables(self) -> int:
+        """One for each scale, and one of zeros where there are bytes between blocks."""
+        ends = (-(-block.stop // BITS) for block in self.blocks)
+        starts = (block.start // BITS for block in self.blocks[1:])
+        own = self._scales.stop - self._scales.start
+        return own + any(end < start for end, start in zip(ends, starts, strict=False))
+
+    @cached_property
+    def _from_tables(self) -> bool:
+        """Whether tables are short beside the run; to multiply byte by byte is slow."""
+        return BYTES * self._tables <= 2 * self.length // BITS
+
+    @cached_property
+    def _places(self) -> Tensor:
+        """Where the table of each byte `[b]` begins."""
+        padding = self._inside.view(-1, BITS).any(1).logical_not()
+        tables = self._scale_of_byte() - self._scales.start
+        return tables.masked_fill_(padding, self._tables - 1).mul_(BYTES)
+
+    @cached_property
+    def _padding(self) -> Tensor | None:
         """The places `[p]` of what belongs to no block, up to the last byte's end."""
-        return self._inside.logical_not().nonzero().flatten()
+        return _where(~self._inside)
+
+    @cached_property
+    def _ragged(self) -> Tensor | None:
+        """The padding that shares a byte with the end of a block."""
+        shared = self._inside.view(-1, BITS).any(1).repeat_interleave(BITS)
+        return _where(shared & ~self._inside)
 
     @cached_property
     def mask(self) -> Tensor:
         """The bytes `[b]` whose bits are 1 where there is no padding."""
-        mask = torch.empty(len(self.scale_of_byte), dtype=torch.uint8)
+        mask = torch.empty(self.length // BITS, dtype=torch.uint8)
         pack(self._inside, mask)
         return mask
 
     @property
     def _inside(self) -> Tensor:
-        inside = torch.zeros(BITS * len(self.scale_of_byte), dtype=torch.bool)
+        """Whether a scalar, up to the last byte's end, belongs to a block."""
+        inside = torch.zeros(self.length, dtype=torch.bool)
         for start, stop, _ in self.blocks:
             inside[start - self.start : stop - self.start] = True
         return inside
@@ -107,3 +183,8 @@ def _cut(blocks: Iterable[Block]) -> Iterator[Block]:
     for start, stop, scale in blocks:
         for border in range(start, stop, LENGTH):
             yield Block(border, min(stop, border + LENGTH), scale)
+
+
+def _where(truths: Tensor) -> Tensor | None:
+    places = truths.nonzero().flatten()
+    return places if len(places) else None

@@ -8,7 +8,7 @@ al. 2019, who scale each tensor). A tensor of zeros has the scale 0 and stays wh
 
 Payload: the scales, then ceil(n / 8) bytes of signs.
 
-Shapes: n scalars of a vector · s scales.
+Shapes: n scalars of a vector · s scales · c bytes of a payload · P payloads.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from localsgd.errors import UserError
-from localsgd.reduce.bits import look_up, pack_signs, sign_table, unit_table
+from localsgd.reduce.bits import pack_signs
 from localsgd.reduce.compressor import check_dtype, first_not_finite, put, scale_dtype, take
 from localsgd.reduce.fragments import BITS, Fragments
-from localsgd.reduce.runs import Block, Run, runs
+from localsgd.reduce.runs import AT_ONCE, Block, Run, runs
 
 
 @dataclass(frozen=True)
@@ -105,51 +105,56 @@ class SignCodec:
         put(means.to(self._dtype), payload[: self._scale_bytes])
 
     def add(self, payload: Tensor, out: Tensor, factor: float = 1.0) -> None:
-        self.add_scaled(payload, out, [factor * scale for scale in self.scales_of(payload)])
+        payloads = payload.unsqueeze(0)
+        scales = self.scales_of(payloads).double().mul_(factor).to(self._dtype)
+        self.add_scaled(payloads, out, scales)
 
-    def read(self, payload: Tensor, out: Tensor) -> None:
+    def read(self, payloads: Tensor, out: Tensor) -> None:
         end = 0
-        for run, signs in self._scaled(payload, out, self.scales_of(payload)):
-            out[end : run.start] = 0.0
-            out[run.start : run.stop] = signs
-            end = run.stop
+        for run, parts in self._scaled(payloads, self.scales_of(payloads)):
+            own = out[run.start : run.stop]
+            if end < run.stop:  # The first of the run's payloads.
+                out[end : run.start] = 0.0
+                first, *parts = parts
+                own.copy_(first)
+                end = run.stop
+            for part in parts:
+                own += part
         out[end:] = 0.0
 
-    def add_scaled(self, payload: Tensor, out: Tensor, scales: list[float]) -> None:
-        """out <- out + the payload's signs, times these `scales` in place of its own."""
-        for run, signs in self._scaled(payload, out, scales):
-            out[run.start : run.stop] += signs
+    def add_scaled(self, payloads: Tensor, out: Tensor, scales: Tensor) -> None:
+        """out <- out + the signs of `payloads [P, c]`, times `scales [P, s]` and not their own."""
+        for run, parts in self._scaled(payloads, scales):
+            own = out[run.start : run.stop]
+            for part in parts:
+                own += part
 
-    def _scaled(
-        self, payload: Tensor, out: Tensor, scales: list[float]
-    ) -> Iterator[tuple[Run, Tensor]]:
-        """The signs of each run, times their `scales`, each in the place of the one before."""
-        bits = payload[self._scale_bytes :]
-        scratch = torch.empty(self._room, dtype=self._dtype, device=out.device)
-        signs = unit_table(scratch.dtype, scratch.device)
-        by_scale = torch.tensor(scales, dtype=self._dtype)
-        last, table = -1, signs
+    def _scaled(self, payloads: Tensor, scales: Tensor) -> Iterator[tuple[Run, Tensor]]:
+        """The signs of each run, times `scales [P, s]`, as `[payloads, scalars]`: of as many
+        payloads as a pass takes, each pass in the place of the one before.
+        """
+        bits = payloads[:, self._scale_bytes :]
+        count = payloads.shape[0]
+        room = max(self._room, min(AT_ONCE, self._room * count))
+        scratch = torch.empty(room, dtype=self._dtype, device=payloads.device)
         for run in self._runs:
-            part = bits[run.bytes]
-            read = scratch[: BITS * len(part)].view(-1, BITS)
-            if len(run.blocks) > 1:
-                look_up(part, signs, read)
-                read *= by_scale[run.scale_of_byte].to(out.device).unsqueeze(1)
-                read.view(-1)[run.padding] = 0.0
-            else:
-                if run.blocks[0].scale != last:
-                    last = run.blocks[0].scale
-                    table = sign_table(scratch, scales[last])
-                look_up(part, table, read)
-            yield run, read.view(-1)[: run.stop - run.start]
+            at_once = max(1, AT_ONCE // run.length)
+            for first in range(0, count, at_once):
+                some = slice(first, min(first + at_once, count))
+                passed = some.stop - first
+                parts = scratch[: passed * run.length].view(passed, -1, BITS)
+                run.read(bits[some, run.bytes], scales[some], parts)
+                yield run, parts.view(passed, -1)[:, : run.stop - run.start]
 
     def scale_in_place(self, x: Tensor, scales: list[float]) -> None:
         """x [n] <- scale · x, block by block."""
         for start, stop, scale in self._blocks:
             x[start:stop] *= scales[scale]
 
-    def scales_of(self, payload: Tensor) -> list[float]:
-        return take(payload[: self._scale_bytes], self._dtype).tolist()
+    def scales_of(self, payloads: Tensor) -> Tensor:
+        """`[P, s]` of payloads `[P, c]`."""
+        own = payloads[:, : self._scale_bytes].clone(memory_format=torch.contiguous_format)
+        return own.view(-1).view(self._dtype).view(payloads.shape[0], self.scales)
 
     def fault(self, payload: Tensor) -> str | None:
         scale = first_not_finite(take(payload[: self._scale_bytes], self._dtype))
