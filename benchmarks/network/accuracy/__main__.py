@@ -6,7 +6,7 @@
 
 Every arm sees the same samples in the same order, with the same learning rate, from the same
 weights: those of the seed. The clock runs while the workers train: batches, steps, agreements, the
-last of them included. It stands while the model is judged, in all arms alike, after each epoch.
+last of them included. It stands while the model is judged, in all arms alike, every few epochs.
 Batch-norm statistics are each worker's own in all arms, DDP's too; the model that is judged has
 their mean (the variance with the term between workers).
 

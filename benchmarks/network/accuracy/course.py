@@ -111,17 +111,18 @@ class Course:
         self._made.shape(rate)
         call(trainee.leave)
         call(trainee.begin, arm, setting, seed, seconds=SECONDS)
-        for epoch in range(setting.epochs):
+        steps = setting.judged_every * setting.steps_per_epoch
+        for done in range(steps, setting.steps + 1, steps):
             self._show(f"{rates.named(rate)}, seed {seed}: {ARMS[arm].named(setting)}")
-            last = epoch == setting.epochs - 1
+            last = done == setting.steps
             before = self._made.counters()
-            took = call(trainee.advance, arm, setting.steps_per_epoch, last, seconds=SECONDS)
+            took = call(trainee.advance, arm, steps, last, seconds=SECONDS)
             crossed = self._made.counters() - before
             found["seconds"].append(round(max(wall for wall, _ in took), 4))
             found["cpu_seconds"].append(round(sum(busy for _, busy in took), 2))
             found["node_bytes"].append(max(node.sent for node in crossed.nodes))
             found["right"].append(self._right(arm, 0, setting.judged))
-            self._progress.advance(self._task)
+            self._progress.advance(self._task, setting.judged_every)
         rest = self._right(arm, setting.judged, setting.judged_last)
         right = {"right_last": found["right"][-1] + rest}
         return {"kind": "run", "rate": rate, "seed": seed, "arm": arm, **found, **right, **moment}

@@ -20,8 +20,8 @@ class Trained:
     """One run.
 
     Args:
-        seconds: of training up to the end of each epoch.
-        accuracy: after each epoch, %, on the images that are judged along the way.
+        seconds: of training up to each accuracy.
+        accuracy: along the way, %, on the images that are judged there.
         last: at the end, %, on all that are judged.
         node_bytes: a step, of the node that sent most.
         cpu_seconds: a step, of all processes.
@@ -44,7 +44,7 @@ class Trained:
         )
 
     def reached(self, accuracy: float) -> float | None:
-        """Seconds up to the first epoch with that accuracy at its end; `None` without one."""
+        """Seconds up to where that accuracy was found first; `None` where it never was."""
         timed = zip(self.seconds, self.accuracy, strict=True)
         return next((seconds for seconds, found in timed if found >= accuracy), None)
 
@@ -86,7 +86,7 @@ class Outcome:
     def times_to_accuracy(self, arm: str) -> list[float | None]:
         """Of DDP's time, each up to where DDP ends less `WITHIN`; `None` where that is not reached.
 
-        By the accuracies along the way, so to an epoch.
+        By the accuracies along the way, so as finely as they are taken.
         """
         found: list[float | None] = []
         for own, base in self.pairs(arm):

@@ -53,7 +53,7 @@ def _panel(axes: Axes, outcome: Outcome, setting: Setting) -> None:
 
 
 def mean_curve(runs: Sequence[Trained]) -> tuple[list[float], list[float]]:
-    """Means over runs, epoch by epoch: seconds and accuracies."""
+    """Means over runs, point by point: seconds and accuracies."""
     seconds, accuracies = (
         [statistics.mean(values) for values in zip(*curves, strict=True)]
         for curves in ([run.seconds for run in runs], [run.accuracy for run in runs])

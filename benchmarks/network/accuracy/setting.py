@@ -27,7 +27,8 @@ class Setting:
         batch: B of each worker.
         local_steps: H.
         learning_rate: its peak.
-        judged: how many of the first test images give the accuracy after each epoch.
+        judged_every: epochs from one accuracy to the next.
+        judged: how many of the first test images give it.
         judged_last: the same for the accuracy at the end.
     """
 
@@ -37,6 +38,7 @@ class Setting:
     batch: int = 32
     local_steps: int = 8
     learning_rate: float = 0.1
+    judged_every: int = 1
     judged: int = 1000
     judged_last: int = 10_000
 
@@ -47,9 +49,14 @@ class Setting:
                 f"{NODES} x {self.batch}; give a multiple of {NODES * self.batch} images, and 1 "
                 "epoch or more"
             )
+        if self.judged_every < 1 or self.epochs % self.judged_every:
+            raise Refused(
+                f"{self.epochs} epochs can't be judged after every {self.judged_every} of them; "
+                "give --judged-every a divisor of --epochs"
+            )
         if not 1 <= self.judged <= self.judged_last <= TEST_IMAGES:
             raise Refused(
-                f"{self.judged} test images after each epoch and {self.judged_last} at the end "
+                f"{self.judged} test images on the way and {self.judged_last} at the end "
                 f"can't be judged; give 1 to {TEST_IMAGES}, and no fewer at the end"
             )
 

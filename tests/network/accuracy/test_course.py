@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,15 +63,18 @@ def test_arms_of_a_seed_start_and_go_on_alike(noisy: Crew) -> None:
     assert _differ(found[BOUND][0], found[BOUND][1]) > 1e-5
 
 
+@pytest.mark.parametrize("every", [1, 2])
 def test_all_arms_are_trained_once_and_what_is_kept_is_left(
-    noisy: Crew, racks: Laboratory, folder: Path, monkeypatch: pytest.MonkeyPatch
+    every: int, noisy: Crew, racks: Laboratory, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, progress = Store(folder / "runs.jsonl", SMALL), Progress(disable=True)
-    course = Course(racks, noisy, SMALL, store, progress)
+    small = replace(SMALL, judged_every=every)
+    store, progress = Store(folder / "runs.jsonl", small), Progress(disable=True)
+    course = Course(racks, noisy, small, store, progress)
     course.train(RATE, seeds=1)
     runs = store.all(kind="run", rate=RATE, seed=0)
     assert [one["arm"] for one in runs] == list(TRAINED)
-    assert all(len(one["seconds"]) == len(one["right"]) == SMALL.epochs for one in runs)
+    times = SMALL.epochs // every
+    assert all(len(one["seconds"]) == len(one["right"]) == times for one in runs)
     assert all(0 <= one["right"][-1] <= one["right_last"] <= SMALL.judged_last for one in runs)
     sent = {one["arm"]: sum(one["node_bytes"]) for one in runs}
     assert sent["local"] < 0.7 * sent[DDP]
@@ -78,4 +82,4 @@ def test_all_arms_are_trained_once_and_what_is_kept_is_left(
     (laps,) = store.all(kind="laps")
     assert set(laps["step_seconds"]) == set(PACE)
     monkeypatch.delattr(noisy, "_connections")  # Nobody is called again.
-    Course(racks, noisy, SMALL, Store(folder / "runs.jsonl", SMALL), progress).train(RATE, seeds=1)
+    Course(racks, noisy, small, Store(folder / "runs.jsonl", small), progress).train(RATE, seeds=1)

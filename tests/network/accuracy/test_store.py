@@ -45,6 +45,8 @@ def test_post_local_leaves_at_the_first_decay() -> None:
     [
         ({"images": 100}, "multiple of 32"),
         ({"epochs": 0}, "1 epoch"),
+        ({"judged_every": 0}, "a divisor"),
+        ({"epochs": 4, "judged_every": 3}, "4 epochs can't be judged after every 3"),
         ({"judged": 17}, "no fewer at the end"),
     ],
 )
