@@ -26,6 +26,7 @@ from localsgd.optimizer.averager import Averager
 from localsgd.optimizer.checks import check_same_steps
 from localsgd.optimizer.ddp import unwrapped
 from localsgd.optimizer.left_out import LeftOut
+from localsgd.optimizer.lost import others_named_lost
 from localsgd.optimizer.models import Models
 from localsgd.optimizer.rows import Row, rows_of
 from localsgd.optimizer.settings import AgreeOn, LocalSteps, Settings, patience, settings_of
@@ -205,8 +206,15 @@ class LocalSGD(Optimizer):
         Args:
             closure: evaluates the model anew. While gradients are averaged, the loss that it gives
                 to the inner optimizer, and that is returned, is the mean over the workers too.
+
+        Raises:
+            PeerLost: another rank has ended, or not answered within `timeout`.
         """
         self._check_own("step", "would train the average")
+        with others_named_lost(self.steps):
+            return self._step(closure)
+
+    def _step(self, closure: Callable[[], Any] | None) -> Any:
         self._begin_rounds()
         if closure is not None:
             loss = self.inner.step(lambda: self._evaluate(closure))
@@ -228,7 +236,8 @@ class LocalSGD(Optimizer):
         the end of the backward pass): call this, clip, then step. In a local phase nothing happens.
         Without a step, `zero_grad()` of this optimizer (not the model's) begins anew.
         """
-        self._gradients.average()
+        with others_named_lost(self.steps):
+            self._gradients.average()
 
     def _evaluate(self, closure: Callable[[], Any]) -> Any:
         with torch.enable_grad():
@@ -326,6 +335,10 @@ class LocalSGD(Optimizer):
         self._check_own("finish", "would be undone at its end")
         if self._finished_at == self.steps:
             return
+        with others_named_lost(self.steps):
+            self._finish()
+
+    def _finish(self) -> None:
         check_same_steps(self.steps, self._placement.world, self._rows[0].values.device)
         due = self._innermost_due()
         if due is None and self._models.unsettled:

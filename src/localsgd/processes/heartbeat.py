@@ -15,11 +15,10 @@ from typing import Self
 
 import torch.distributed as dist
 
+from localsgd.collective.broken import first_line, is_broken_connection
 from localsgd.errors import PeerLost, UserError
 from localsgd.processes.patrol import Own, Patrol
 from localsgd.processes.world import World
-
-_BROKEN = ("onnection closed", "onnection reset", "onnection refused", "roken pipe", "ocket closed")
 
 
 class Heartbeat:
@@ -73,7 +72,7 @@ class Heartbeat:
             try:
                 self._patrol.start()
             except dist.DistError as error:
-                raise PeerLost(f"the run's store is gone: {_first_line(error)}") from error
+                raise PeerLost(f"the run's store is gone: {first_line(error)}") from error
         return self
 
     def __exit__(
@@ -86,16 +85,9 @@ class Heartbeat:
         elif is_broken_connection(error):
             text = self._patrol.ask_who_is_lost()
             self._patrol.finish()
-            raise PeerLost(text or f"the connection broke: {_first_line(error)}") from error
+            raise PeerLost(text or f"the connection broke: {first_line(error)}") from error
         else:
             self._patrol.finish(failed=_reason(error))
-
-
-def is_broken_connection(error: BaseException) -> bool:
-    """Whether `error` is how torch.distributed says that another process has gone."""
-    if isinstance(error, dist.DistError):
-        return True
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _BROKEN)
 
 
 def _is_orderly(error: BaseException) -> bool:
@@ -108,9 +100,5 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"exit status {error.code}"
     if isinstance(error, UserError):
-        return _first_line(error)
-    return f"{type(error).__name__}: {_first_line(error)}"
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), "")
+        return first_line(error)
+    return f"{type(error).__name__}: {first_line(error)}"

@@ -1,0 +1,31 @@
+"""How `torch.distributed` says that another process has gone, told from all other errors."""
+
+from __future__ import annotations
+
+import re
+
+import torch.distributed as dist
+
+_BROKEN = ("onnection closed", "onnection reset", "onnection refused", "roken pipe", "ocket closed")
+_LATE = ("imed out waiting",)
+_PLACE = re.compile(r"^\[[^\]]*\]\s*")
+"""Where in the backend's source an error was raised."""
+
+
+def is_broken_connection(error: BaseException) -> bool:
+    """Whether `error` says that another process has gone."""
+    return isinstance(error, dist.DistError) or _says(error, _BROKEN)
+
+
+def is_late(error: BaseException) -> bool:
+    """Whether `error` says that another process has not answered in time."""
+    return _says(error, _LATE)
+
+
+def first_line(error: BaseException) -> str:
+    """Of its text, without the place in the backend's source."""
+    return _PLACE.sub("", next(iter(str(error).splitlines()), ""))
+
+
+def _says(error: BaseException, signs: tuple[str, ...]) -> bool:
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
