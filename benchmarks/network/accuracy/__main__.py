@@ -29,7 +29,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks import crew as alone
 from benchmarks.network import rates
-from benchmarks.network.accuracy.arms import SLOW
+from benchmarks.network.accuracy.arms import SLOW, TRAINED, USUAL
 from benchmarks.network.accuracy.course import Course
 from benchmarks.network.accuracy.findings import claims, slow, trained
 from benchmarks.network.accuracy.outcome import outcomes
@@ -44,7 +44,8 @@ from localsgd import UserError
 from localsgd.tasks import load
 
 SHARE = 0.49
-SEEDS, TURNS = 3, 2
+SEEDS, TURNS = (1, 2, 3), 2
+"""Local SGD's settings were chosen by looking at seed 0, which so doesn't count."""
 
 
 def measure(options: argparse.Namespace) -> bool:
@@ -67,7 +68,7 @@ def _run(options: argparse.Namespace, setting: Setting, store: Store) -> None:
         crew(made, environment=alone.KEEPING) as workers,
     ):
         course = Course(made, workers, setting, store, progress)
-        course.train(rate or course.rate_for(options.share), options.seeds)
+        course.train(rate or course.rate_for(options.share), options.seeds, options.arms)
         for one in slowest:
             course.pace(one, 0, SLOW, options.turns)
 
@@ -115,7 +116,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     links.add_argument("--share", type=float, default=SHARE, help="of DDP; default %(default)s")
     links.add_argument("--rate", help="of a node's link, such as 100mbit")
     parser.add_argument("--slow", nargs="*", default=["10mbit"], metavar="RATE")
-    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, metavar="SEED")
+    parser.add_argument(
+        "--arms", nargs="+", choices=TRAINED, default=USUAL, help=f"default: {' '.join(USUAL)}"
+    )
     parser.add_argument("--turns", type=int, default=TURNS, help="of the steps on slow links")
     parser.add_argument("--name", default="network-accuracy", help="of the results")
     parser.add_argument("--tables", action="store_true", help="of what is kept; runs nothing")
@@ -123,8 +127,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         flag = "--" + field.name.replace("_", "-")
         parser.add_argument(flag, type=type(field.default), default=field.default)
     options = parser.parse_args(arguments)
-    if options.seeds < 1 or options.turns < 1:
-        parser.error("nothing can be told without a seed and a turn; give 1 or more of each")
+    if min(options.seeds) < 0:
+        parser.error(f"a seed is a whole number from 0 on, not {min(options.seeds)}")
+    if options.turns < 1:
+        parser.error("nothing can be told without a turn; give 1 or more")
     return options
 
 

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from benchmarks.network.accuracy.setting import Setting
-from localsgd import LocalSGD, Schedule, every, post_local
+from localsgd import LocalSGD, Schedule, every, post_local, warmup
 from localsgd.reduce import CompressedMean, Sign
 from localsgd.topology import row_multiple
 from localsgd.workers.layout import Layout
@@ -54,6 +54,12 @@ def _local(model: nn.Module, inner: Optimizer, setting: Setting) -> Wrapped:
     return model, LocalSGD(inner, model, local_steps=setting.local_steps)
 
 
+def _warmed_up(model: nn.Module, inner: Optimizer, setting: Setting) -> Wrapped:
+    parallel = _parallel(model)
+    steps = warmup(setting.local_steps, setting.warmed, "constant")
+    return parallel, LocalSGD(inner, parallel, local_steps=steps)
+
+
 def _post_local(model: nn.Module, inner: Optimizer, setting: Setting) -> Wrapped:
     parallel = _parallel(model)
     return parallel, LocalSGD(inner, parallel, local_steps=_switched(setting))
@@ -73,8 +79,12 @@ def _switched(setting: Setting) -> Schedule:
 
 
 BOUND, DDP = "none", "ddp"
-LOCAL, POST_LOCAL, SIGNED = "local", "post-local", "post-local-sign"
-TRAINED = (DDP, LOCAL, POST_LOCAL, SIGNED)
+LOCAL, WARMED_UP = "local", "local-warmed-up"
+POST_LOCAL, SIGNED = "post-local", "post-local-sign"
+TRAINED = (DDP, LOCAL, WARMED_UP, POST_LOCAL, SIGNED)
+"""Who can be trained to the end, in the order of the tables."""
+USUAL = (DDP, WARMED_UP, POST_LOCAL, SIGNED)
+"""Who is, where nobody is named."""
 FIRST, SECOND = "sign-first", "sign-second"
 """The two phases of `SIGNED`, each on its own."""
 
@@ -86,6 +96,7 @@ ARMS: dict[str, Arm] = {
     BOUND: Arm("no communication", _alone),
     DDP: Arm("DDP", _ddp),
     LOCAL: Arm("local SGD, H = {h}", _local),
+    WARMED_UP: Arm("local SGD, H = {h} after a warm-up", _warmed_up),
     POST_LOCAL: Arm("post-local SGD, H = {h}", _post_local),
     SIGNED: Arm("post-local SGD, EF-sign, H = {h}", _signed(_switched)),
     FIRST: Arm("EF-sign, H = 1", _signed(lambda setting: every(1))),

@@ -15,7 +15,7 @@ from rich.progress import Progress
 
 from benchmarks.network import rates
 from benchmarks.network.accuracy import trainee
-from benchmarks.network.accuracy.arms import ARMS, BOUND, DDP, PACE, TRAINED
+from benchmarks.network.accuracy.arms import ARMS, BOUND, DDP, PACE
 from benchmarks.network.accuracy.laps import SECONDS, Track
 from benchmarks.network.accuracy.rate import Point, search
 from benchmarks.network.accuracy.setting import Setting
@@ -75,9 +75,9 @@ class Course:
 
         return Track(self._crew, arms, self._setting, tick)
 
-    def train(self, rate: int, seeds: int) -> None:
-        """All arms, seed by seed, each seed after a lap of DDP and of no communication."""
-        jobs = [(seed, arm) for seed in range(seeds) for arm in TRAINED]
+    def train(self, rate: int, seeds: Sequence[int], arms: Sequence[str]) -> None:
+        """The arms, seed by seed, each seed after a lap of DDP and of no communication."""
+        jobs = [(seed, arm) for seed in seeds for arm in arms]
         kept = [self._kept(rate, seed, arm) for seed, arm in jobs]
         epochs = self._setting.epochs
         self._progress.update(self._task, total=epochs * len(jobs), completed=epochs * sum(kept))

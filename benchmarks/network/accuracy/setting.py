@@ -14,6 +14,8 @@ DECAYS = (0.5, 0.75)
 TEST_IMAGES = 10_000
 WARMUP = 0.0625
 """Of the run: from a tenth of the rate's peak."""
+STEP_WARMUP = 0.15625
+"""Of the run: H = 1, for local SGD with a warm-up."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,12 @@ class Setting:
     """
 
     network: str = "resnet20"
-    images: int = 4096
-    epochs: int = 7
+    images: int = 1024
+    epochs: int = 64
     batch: int = 32
     local_steps: int = 8
     learning_rate: float = 0.1
-    judged_every: int = 1
+    judged_every: int = 8
     judged: int = 1000
     judged_last: int = 10_000
 
@@ -72,6 +74,11 @@ class Setting:
     def switch(self) -> int:
         """The first step of post-local SGD's second phase: that of the first decay."""
         return share(DECAYS[0], self.steps)
+
+    @property
+    def warmed(self) -> int:
+        """The first step of H local steps after a warm-up of H."""
+        return share(STEP_WARMUP, self.steps)
 
     def rate(self) -> StepDecay:
         """γ at every step, the same for all arms."""

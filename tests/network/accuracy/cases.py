@@ -9,7 +9,7 @@ from benchmarks.network.accuracy.setting import Setting
 from benchmarks.network.accuracy.store import Store
 
 RATE, SLOWEST = 40_000_000, 10_000_000
-SMALL = Setting("resnet8", 64, 2, 8, local_steps=2, judged=8, judged_last=16)
+SMALL = Setting("resnet8", 64, 2, 8, local_steps=2, judged_every=1, judged=8, judged_last=16)
 """2 epochs of 2 steps of 4 x 8."""
 
 

@@ -34,7 +34,7 @@ def test_another_setting_sees_nothing_of_it(tmp_path: Path) -> None:
 def test_post_local_leaves_at_the_first_decay() -> None:
     setting = Setting()
     rate = setting.rate()
-    assert setting.steps == 224
+    assert setting.steps == 512
     assert rate(setting.switch - 1) == setting.learning_rate
     assert rate(setting.switch) == pytest.approx(0.1 * setting.learning_rate)
     assert not setting.switch % setting.local_steps
