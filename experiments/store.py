@@ -1,6 +1,6 @@
 """Finished jobs, kept as JSON lines by what they depend on, and shared by all studies.
 
-    results/reproduce/SCALE/KIND-TASK.jsonl:
+    results/reproduce/SCALE/KIND-TASK.jsonl, and -2, -3, ... once that is full:
         {"key": ..., "code": 1, "by": "0.1.0+COMMIT", "made": {"date": ...}, "record": ...}
 
 Several processes may append to one file. A last line that was cut short is passed over and its job
@@ -9,6 +9,7 @@ done again.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
@@ -27,6 +28,8 @@ from localsgd.errors import UserError
 from localsgd.version import __version__
 
 RESULTS = Path(__file__).parent / "results" / "reproduce"
+FULL = 900_000
+"""Bytes from which on a file takes no more, so that each stays under a megabyte."""
 CODE = 1
 """The version of the numbers: raised when the same job would give others than before."""
 
@@ -74,7 +77,7 @@ class Store:
 
     def add(self, job: Job, record: Mapping[str, Any]) -> None:
         """Keeps the record of a job, whole."""
-        path = self.folder / f"{shelf(job)}.jsonl"
+        path = self._place(shelf(job))
         line = {
             "key": job.key,
             "code": CODE,
@@ -89,6 +92,14 @@ class Store:
         with path.open("ab") as file:
             file.write(content.encode())
         self._records[canonical(job.key)] = json.loads(content)["record"]
+
+    def _place(self, name: str) -> Path:
+        """The first of the shelf's files that has room."""
+        paths = (
+            self.folder / f"{name}{f'-{number}' if number > 1 else ''}.jsonl"
+            for number in itertools.count(1)
+        )
+        return next(path for path in paths if not path.exists() or path.stat().st_size < FULL)
 
     def _take(self, line: Mapping[str, Any], path: Path) -> None:
         if line["code"] != CODE:

@@ -45,6 +45,20 @@ def test_what_another_process_adds_is_seen(tmp_path: Path) -> None:
     assert mine.of(Square(3)) == {"square": 9}
 
 
+def test_a_full_file_is_followed_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Store(SMOKE, tmp_path)
+    kept.add(Square(1), {"square": 1})
+    (first,) = tmp_path.rglob("*.jsonl")
+    monkeypatch.setattr(store, "FULL", first.stat().st_size + 1)
+    for n in (2, 3, 4):
+        kept.add(Square(n), {"square": n**2})
+    sizes = {path.name: path.read_bytes().count(b"\n") for path in tmp_path.rglob("*.jsonl")}
+    assert sizes == {"square-numbers.jsonl": 2, "square-numbers-2.jsonl": 2}
+    assert [Store(SMOKE, tmp_path).of(Square(n)) for n in (1, 4)] == [{"square": 1}, {"square": 16}]
+
+
 def test_records_of_another_version_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
