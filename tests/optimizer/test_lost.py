@@ -25,9 +25,13 @@ def left_alone(call: str, local_steps: int, silent: bool) -> str | None:
     if dist.get_rank() == 1:
         store.wait(["read"]) if silent else dist.destroy_process_group()
         return None
-    go_on = optimizer.finish if call == "finish" else lambda: _round(model, optimizer, local_steps)
+    calls = {
+        "step": lambda: _round(model, optimizer, local_steps),
+        "finish": optimizer.finish,
+        "agreed_model": optimizer.agreed_model().__enter__,
+    }
     with pytest.raises(PeerLost) as caught:
-        go_on()
+        calls[call]()
     store.set("read", "")
     assert isinstance(caught.value.__cause__, RuntimeError)
     return str(caught.value)
@@ -40,7 +44,7 @@ def _round(model: Any, optimizer: LocalSGD, steps: int) -> None:
         optimizer.step()
 
 
-@pytest.mark.parametrize("call", ["step", "finish"])
+@pytest.mark.parametrize("call", ["step", "finish", "agreed_model"])
 @pytest.mark.parametrize("local_steps", [1, 2])
 def test_a_rank_that_ends_early(call: str, local_steps: int) -> None:
     said, _ = run(2, left_alone, call, local_steps, False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
@@ -366,7 +366,11 @@ class LocalSGD(Optimizer):
         for row in self._rows:
             row.check_in_place()
         differ = self._innermost_due() is not None or self._models.unsettled
-        with averaged(self._module, self._rows, self._placement.world, differ):
+        with ExitStack() as held:
+            with others_named_lost(self.steps):
+                held.enter_context(
+                    averaged(self._module, self._rows, self._placement.world, differ)
+                )
             self._shows_average = True
             try:
                 yield self.model
