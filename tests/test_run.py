@@ -134,6 +134,10 @@ def test_the_rate_is_linear_in_the_global_batch_or_not_at_all() -> None:
         ({"method": "mini-batch", "switch": "later"}, "'later' is not understood"),
         ({"lr_decay_at": ()}, "first-decay needs a decay, but lr_decay_at is empty"),
         ({"lr_warmup": 31.0}, "lr_warmup of 31 epochs outlasts the run of 30"),
+        (
+            {"method": "local-warmup", "step_warmup": 31.0},
+            "step_warmup of 31 epochs outlasts the run of 30, so that H would never be what",
+        ),
         ({"method": "local", "agree_on": "gradients"}, "needs H = 1 at the start, .* H = 8"),
     ],
 )

@@ -162,6 +162,12 @@ class Plan:
                 f"lr_warmup of {self.run.lr_warmup:g} epochs outlasts the run of "
                 f"{self.run.epochs:g}; give a shorter one, 0 for none"
             )
+        growing = self.run.step_warmup if "step_warmup" in self.method.uses else None
+        if growing is not None and growing > known(self.run.epochs):
+            raise UserError(
+                f"step_warmup of {growing:g} epochs outlasts the run of {self.run.epochs:g}, so "
+                "that H would never be what local_steps says; give a shorter one"
+            )
         if self.run.switch != "first-decay":
             _ = self.switch  # what is no point of the run is refused, whether it is used or not
         self._check_family()
