@@ -8,7 +8,7 @@ Shapes: l scalars of a run · b bytes of their signs, ceil(l / 8) · p scalars o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -72,10 +72,13 @@ class Run:
         """Scalars of its bytes."""
         return BITS * (self.bytes.stop - self.bytes.start)
 
-    def read(self, signs: Tensor, scales: Tensor, room: Tensor) -> None:
-        """Into `room [P, b, 8]` the signs `[P, b]` of this run, times `scales [P, s]` of the whole
-        vector; padding becomes 0.
+    def read(self, signs: Tensor, scales: Tensor, scratch: Tensor) -> Sequence[Tensor]:
+        """The signs `[P, b]` of this run, times `scales [P, s]` of the whole vector, in `scratch`:
+        P vectors `[l]`, whose padding is 0.
         """
+        payloads, end = signs.shape[0], self.stop - self.start
+        whole = scratch[: payloads * self.length]
+        room = whole.view(payloads, -1, BITS)
         unit = sign_table(room.dtype, room.device)
         if self._from_tables:
             self._look_up(signs, scales[:, self._scales], unit, room)
@@ -85,21 +88,25 @@ class Run:
             room *= scales[:, self._scale_at.to(scales.device)].unsqueeze(-1)
             padding = self._padding
         if padding is not None:
-            room.view(room.shape[0], -1)[:, padding.to(room.device)] = 0.0
+            whole.view(payloads, -1)[:, padding.to(room.device)] = 0.0
+        if payloads == 1:
+            return (whole[:end],)
+        return whole.view(payloads, -1)[:, :end].unbind()
 
     def _look_up(self, signs: Tensor, scales: Tensor, unit: Tensor, room: Tensor) -> None:
         """From tables of the signs times each scale, and of zeros."""
         payloads, own = scales.shape
+        if payloads * self._tables == 1:
+            look_up(signs, unit * scales[0, 0], room)
+            return
         tables = room.new_empty((payloads, self._tables, *unit.shape))
         torch.mul(scales[:, :, None, None], unit, out=tables[:, :own])
         if own < self._tables:
             tables[:, own:] = 0.0
-        places = signs
-        if payloads * self._tables > 1:
-            places = signs + self._places.to(signs.device)
-            if payloads > 1:
-                step = BYTES * self._tables
-                places += torch.arange(0, payloads * step, step, device=signs.device).unsqueeze(1)
+        places = signs + self._places.to(signs.device)
+        if payloads > 1:
+            step = BYTES * self._tables
+            places += torch.arange(0, payloads * step, step, device=signs.device).unsqueeze(1)
         look_up(places, tables.view(-1, BITS), room)
 
     @cached_property

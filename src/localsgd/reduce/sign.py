@@ -13,7 +13,7 @@ Shapes: n scalars of a vector · s scales · c bytes of a payload · P payloads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -113,12 +113,12 @@ class SignCodec:
         end = 0
         for run, parts in self._scaled(payloads, self.scales_of(payloads)):
             own = out[run.start : run.stop]
-            if end < run.stop:  # The first of the run's payloads.
+            fresh = end < run.stop
+            if fresh:
                 out[end : run.start] = 0.0
-                first, *parts = parts
-                own.copy_(first)
+                own.copy_(parts[0])
                 end = run.stop
-            for part in parts:
+            for part in parts[fresh:]:
                 own += part
         out[end:] = 0.0
 
@@ -129,22 +129,22 @@ class SignCodec:
             for part in parts:
                 own += part
 
-    def _scaled(self, payloads: Tensor, scales: Tensor) -> Iterator[tuple[Run, Tensor]]:
-        """The signs of each run, times `scales [P, s]`, as `[payloads, scalars]`: of as many
-        payloads as a pass takes, each pass in the place of the one before.
+    def _scaled(self, payloads: Tensor, scales: Tensor) -> Iterator[tuple[Run, Sequence[Tensor]]]:
+        """The signs of each run, times `scales [P, s]`: those of as many payloads as a pass takes,
+        each pass in the place of the one before.
         """
         bits = payloads[:, self._scale_bytes :]
         count = payloads.shape[0]
         room = max(self._room, min(AT_ONCE, self._room * count))
         scratch = torch.empty(room, dtype=self._dtype, device=payloads.device)
         for run in self._runs:
+            signs = bits[:, run.bytes]
             at_once = max(1, AT_ONCE // run.length)
-            for first in range(0, count, at_once):
-                some = slice(first, min(first + at_once, count))
-                passed = some.stop - first
-                parts = scratch[: passed * run.length].view(passed, -1, BITS)
-                run.read(bits[some, run.bytes], scales[some], parts)
-                yield run, parts.view(passed, -1)[:, : run.stop - run.start]
+            passes: Iterable[tuple[Tensor, Tensor]] = [(signs, scales)]
+            if count > at_once:
+                passes = zip(signs.split(at_once), scales.split(at_once), strict=True)
+            for some, of_some in passes:
+                yield run, run.read(some, of_some, scratch)
 
     def scale_in_place(self, x: Tensor, scales: list[float]) -> None:
         """x [n] <- scale · x, block by block."""
