@@ -19,10 +19,10 @@ def others_named_lost(steps: int) -> Generator[None]:
     try:
         yield
     except RuntimeError as error:
-        if is_broken_connection(error):
-            what = "another rank has ended"
-        elif is_late(error):
+        if is_late(error):
             what = "another rank has not answered within `timeout`"
+        elif is_broken_connection(error):
+            what = "another rank has ended"
         else:
             raise
         raise PeerLost(
