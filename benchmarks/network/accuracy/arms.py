@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from benchmarks.network.accuracy.setting import Setting
 from localsgd import LocalSGD, Schedule, every, post_local, warmup
 from localsgd.reduce import CompressedMean, Sign
+from localsgd.reduce.compressed import Way
 from localsgd.topology import row_multiple
 from localsgd.workers.layout import Layout
 
@@ -65,10 +66,10 @@ def _post_local(model: nn.Module, inner: Optimizer, setting: Setting) -> Wrapped
     return parallel, LocalSGD(inner, parallel, local_steps=_switched(setting))
 
 
-def _signed(schedule: Callable[[Setting], Schedule]) -> Wrap:
+def _signed(way: Way, schedule: Callable[[Setting], Schedule]) -> Wrap:
     def wrap(model: nn.Module, inner: Optimizer, setting: Setting) -> Wrapped:
         layout = Layout.of(model.named_parameters(), multiple=row_multiple(dist.get_world_size()))
-        mean = CompressedMean(Sign(), feedback=True, way="two-phase", layout=layout)
+        mean = CompressedMean(Sign(), feedback=True, way=way, layout=layout)
         return model, LocalSGD(inner, model, local_steps=schedule(setting), reducers=[mean])
 
     return wrap
@@ -79,18 +80,31 @@ def _switched(setting: Setting) -> Schedule:
 
 
 BOUND, DDP = "none", "ddp"
-LOCAL, WARMED_UP = "local", "local-warmed-up"
-POST_LOCAL, SIGNED = "post-local", "post-local-sign"
-TRAINED = (DDP, LOCAL, WARMED_UP, POST_LOCAL, SIGNED)
+LOCAL, WARMED_UP, POST_LOCAL = "local", "local-warmed-up", "post-local"
+GATHERED, TWO_PHASE = "post-local-sign-gathered", "post-local-sign"
+"""Signs that all get from all, whose mean is exact; and a mean that is compressed again."""
+TRAINED = (DDP, LOCAL, WARMED_UP, POST_LOCAL, GATHERED, TWO_PHASE)
 """Who can be trained to the end, in the order of the tables."""
-USUAL = (DDP, WARMED_UP, POST_LOCAL, SIGNED)
+USUAL = (DDP, WARMED_UP, POST_LOCAL, GATHERED)
 """Who is, where nobody is named."""
-FIRST, SECOND = "sign-first", "sign-second"
-"""The two phases of `SIGNED`, each on its own."""
+PHASES = {
+    GATHERED: ("sign-gathered-first", "sign-gathered-second"),
+    TWO_PHASE: ("sign-first", "sign-second"),
+}
+"""The two phases of each, on their own."""
 
 PACE = (BOUND, DDP)
-SLOW = (BOUND, DDP, FIRST, SECOND)
+SLOW = (BOUND, DDP, *PHASES[GATHERED], *PHASES[TWO_PHASE])
 """Who takes turns to tell DDP's share, and the time of a step on a very slow link."""
+
+
+def _phases(way: Way, signs: str) -> tuple[Arm, Arm]:
+    first = _signed(way, lambda setting: every(1))
+    second = _signed(way, lambda setting: every(setting.local_steps))
+    return Arm(f"{signs}, H = 1", first), Arm(f"{signs}, H = {{h}}", second)
+
+
+_GATHERED_SIGNS, _TWO_PHASE_SIGNS = "EF-sign, gathered", "EF-sign, two-phase"
 
 ARMS: dict[str, Arm] = {
     BOUND: Arm("no communication", _alone),
@@ -98,7 +112,10 @@ ARMS: dict[str, Arm] = {
     LOCAL: Arm("local SGD, H = {h}", _local),
     WARMED_UP: Arm("local SGD, H = {h} after a warm-up", _warmed_up),
     POST_LOCAL: Arm("post-local SGD, H = {h}", _post_local),
-    SIGNED: Arm("post-local SGD, EF-sign, H = {h}", _signed(_switched)),
-    FIRST: Arm("EF-sign, H = 1", _signed(lambda setting: every(1))),
-    SECOND: Arm("EF-sign, H = {h}", _signed(lambda setting: every(setting.local_steps))),
+    GATHERED: Arm(f"post-local SGD, {_GATHERED_SIGNS}, H = {{h}}", _signed("gather", _switched)),
+    TWO_PHASE: Arm(
+        f"post-local SGD, {_TWO_PHASE_SIGNS}, H = {{h}}", _signed("two-phase", _switched)
+    ),
+    **dict(zip(PHASES[GATHERED], _phases("gather", _GATHERED_SIGNS), strict=True)),
+    **dict(zip(PHASES[TWO_PHASE], _phases("two-phase", _TWO_PHASE_SIGNS), strict=True)),
 }

@@ -13,12 +13,12 @@ from benchmarks.network.accuracy.arms import (
     ARMS,
     BOUND,
     DDP,
-    FIRST,
+    GATHERED,
     LOCAL,
+    PHASES,
     POST_LOCAL,
-    SECOND,
-    SIGNED,
     SLOW,
+    TWO_PHASE,
     WARMED_UP,
 )
 from benchmarks.network.accuracy.laps import Laps
@@ -29,10 +29,10 @@ from benchmarks.report import Finding
 from benchmarks.timing import Spread, ratios
 from experiments.claims import Interval, paired
 
-SOONER = {LOCAL: 1.6, WARMED_UP: 1.6, POST_LOCAL: 1.25, SIGNED: 1.7}
+SOONER = {LOCAL: 1.6, WARMED_UP: 1.6, POST_LOCAL: 1.25, GATHERED: 1.7, TWO_PHASE: 1.7}
 """Than DDP with as many samples, at least, where DDP has about half of its speed."""
 QUICKER_STEPS = 7.0
-"""Of `SIGNED`, its two phases equally long, than DDP's on a very slow link, at least."""
+"""Of signs, their two phases equally long, than DDP's on a very slow link, at least."""
 
 
 def trained(outcome: Outcome, setting: Setting) -> list[Finding]:
@@ -119,7 +119,7 @@ def claims(store: Store, found: Sequence[Outcome], setting: Setting) -> list[Fin
     """Times against DDP's, accuracies against DDP's, and steps on a very slow link."""
     return [
         *(one for outcome in found for one in _claims(outcome, setting)),
-        *(_steps(rate, laps, setting) for rate, laps in _slow_laps(store)),
+        *(_steps(rate, laps, arm, setting) for rate, laps in _slow_laps(store) for arm in PHASES),
     ]
 
 
@@ -139,21 +139,19 @@ def _claims(outcome: Outcome, setting: Setting) -> Iterator[Finding]:
             yield Finding(case, name, cells, figures, below.mean, WITHIN)
 
 
-def _steps(rate: int, laps: Laps, setting: Setting) -> Finding:
-    phases = zip(laps[FIRST], laps[SECOND], strict=True)
+def _steps(rate: int, laps: Laps, arm: str, setting: Setting) -> Finding:
+    phases = zip(*(laps[phase] for phase in PHASES[arm]), strict=True)
     own = [(first + second) / 2 for first, second in phases]
     times, least = ratios(own, laps[DDP]), ratios(laps[BOUND], laps[DDP])
     figures = {
-        "name": SIGNED,
+        "name": arm,
         "claim": "steps",
         "of_ddp_time": asdict(times),
         "of_ddp_time_without_communication": asdict(least),
     }
     cells = _ratio("time of a step by DDP's", times, least.median)
     case = f"{rates.named(rate)}, steps alone"
-    return Finding(
-        case, ARMS[SIGNED].named(setting), cells, figures, times.median, 1 / QUICKER_STEPS
-    )
+    return Finding(case, ARMS[arm].named(setting), cells, figures, times.median, 1 / QUICKER_STEPS)
 
 
 def _ratio(what: str, times: Spread, least: float) -> dict[str, str]:

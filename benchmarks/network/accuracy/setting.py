@@ -14,8 +14,6 @@ DECAYS = (0.5, 0.75)
 TEST_IMAGES = 10_000
 WARMUP = 0.0625
 """Of the run: from a tenth of the rate's peak."""
-STEP_WARMUP = 0.15625
-"""Of the run: H = 1, for local SGD with a warm-up."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +26,7 @@ class Setting:
         epochs: passes over it by all workers together.
         batch: B of each worker.
         local_steps: H.
+        step_warmup: the part of the run with H = 1, for local SGD after a warm-up.
         learning_rate: its peak.
         judged_every: epochs from one accuracy to the next.
         judged: how many of the first test images give it.
@@ -36,11 +35,12 @@ class Setting:
 
     network: str = "resnet20"
     images: int = 1024
-    epochs: int = 64
+    epochs: int = 128
     batch: int = 32
     local_steps: int = 8
+    step_warmup: float = 0.125
     learning_rate: float = 0.1
-    judged_every: int = 8
+    judged_every: int = 16
     judged: int = 1000
     judged_last: int = 10_000
 
@@ -55,6 +55,11 @@ class Setting:
             raise Refused(
                 f"{self.epochs} epochs can't be judged after every {self.judged_every} of them; "
                 "give --judged-every a divisor of --epochs"
+            )
+        if not 0 <= self.step_warmup < 1:
+            raise Refused(
+                f"a warm-up of H can't take {self.step_warmup:g} of the run; give a part of it, "
+                "at least 0 and less than 1"
             )
         if not 1 <= self.judged <= self.judged_last <= TEST_IMAGES:
             raise Refused(
@@ -78,7 +83,7 @@ class Setting:
     @property
     def warmed(self) -> int:
         """The first step of H local steps after a warm-up of H."""
-        return share(STEP_WARMUP, self.steps)
+        return share(self.step_warmup, self.steps)
 
     def rate(self) -> StepDecay:
         """γ at every step, the same for all arms."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.network.accuracy.arms import DDP, PACE, SIGNED, SLOW
+from benchmarks.network.accuracy.arms import DDP, PACE, SLOW, TWO_PHASE
 from benchmarks.network.accuracy.setting import Setting
 from benchmarks.network.accuracy.store import Store
 
@@ -20,8 +20,9 @@ def filled(path: Path) -> Store:
         laps = {"none": [1.0], "ddp": [2.0]}
         store.add(_laps(RATE, seed, list(PACE), laps))
         store.add(_run(DDP, seed, [2.0, 2.0], [4, 4], 8))
-        store.add(_run(SIGNED, seed, [seconds, seconds], [2, 4 - seed], 8 - seed))
+        store.add(_run(TWO_PHASE, seed, [seconds, seconds], [2, 4 - seed], 8 - seed))
     laps = {"none": [1.0], "ddp": [8.0], "sign-first": [2.5], "sign-second": [1.5]}
+    laps |= {"sign-gathered-first": [3.5], "sign-gathered-second": [1.0]}
     store.add(_laps(SLOWEST, 0, list(SLOW), laps))
     return store
 

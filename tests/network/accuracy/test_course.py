@@ -11,7 +11,7 @@ import torch
 from rich.progress import Progress
 
 from benchmarks.network.accuracy import trainee
-from benchmarks.network.accuracy.arms import BOUND, DDP, PACE, POST_LOCAL, SIGNED, TRAINED
+from benchmarks.network.accuracy.arms import BOUND, DDP, PACE, POST_LOCAL, TRAINED, TWO_PHASE
 from benchmarks.network.accuracy.course import Course
 from benchmarks.network.accuracy.store import Store
 from benchmarks.network.crew import Crew
@@ -48,7 +48,7 @@ def _differ(first: list[torch.Tensor], second: list[torch.Tensor]) -> float:
 
 def test_arms_of_a_seed_start_and_go_on_alike(noisy: Crew) -> None:
     found = {}
-    for arm in (DDP, POST_LOCAL, SIGNED, BOUND):
+    for arm in (DDP, POST_LOCAL, TWO_PHASE, BOUND):
         noisy.call(trainee.begin, arm, SMALL, 3)
         start = noisy.call(weights, arm)
         noisy.call(trainee.advance, arm, SMALL.switch)
@@ -59,7 +59,7 @@ def test_arms_of_a_seed_start_and_go_on_alike(noisy: Crew) -> None:
     assert _differ(ddp[0], start[0]) > 0
     assert _differ(first[0], ddp[0]) < 1e-5
     assert _differ(found[BOUND][0], ddp[0]) > 1e-5
-    assert _differ(found[SIGNED][0], found[SIGNED][1]) == 0
+    assert _differ(found[TWO_PHASE][0], found[TWO_PHASE][1]) == 0
     assert _differ(found[BOUND][0], found[BOUND][1]) > 1e-5
 
 
@@ -78,7 +78,7 @@ def test_all_arms_are_trained_once_and_what_is_kept_is_left(
     assert all(0 <= one["right"][-1] <= one["right_last"] <= SMALL.judged_last for one in runs)
     sent = {one["arm"]: sum(one["node_bytes"]) for one in runs}
     assert sent["local"] < 0.7 * sent[DDP]
-    assert sent[SIGNED] < 0.1 * sent[DDP]
+    assert sent[TWO_PHASE] < 0.1 * sent[DDP]
     (laps,) = store.all(kind="laps")
     assert set(laps["step_seconds"]) == set(PACE)
     monkeypatch.delattr(noisy, "_connections")  # Nobody is called again.

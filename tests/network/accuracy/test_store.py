@@ -34,7 +34,7 @@ def test_another_setting_sees_nothing_of_it(tmp_path: Path) -> None:
 def test_post_local_leaves_at_the_first_decay() -> None:
     setting = Setting()
     rate = setting.rate()
-    assert setting.steps == 512
+    assert setting.steps == 1024
     assert rate(setting.switch - 1) == setting.learning_rate
     assert rate(setting.switch) == pytest.approx(0.1 * setting.learning_rate)
     assert not setting.switch % setting.local_steps
@@ -47,6 +47,7 @@ def test_post_local_leaves_at_the_first_decay() -> None:
         ({"epochs": 0}, "1 epoch"),
         ({"judged_every": 0}, "a divisor"),
         ({"epochs": 4, "judged_every": 3}, "4 epochs can't be judged after every 3"),
+        ({"step_warmup": 1.0}, "can't take 1 of the run"),
         ({"judged": 17}, "no fewer at the end"),
     ],
 )
