@@ -96,6 +96,12 @@ class Signals:
         known: Collection[str] = (),
     ) -> None:
         self.sees = {what for schedule in schedules for what in seen_by(schedule)} - set(known)
+        if "waited" in self.sees and device.type == "cuda":
+            raise UserError(
+                "an H that follows the time spent waiting needs workers on CPUs: on a GPU a wait "
+                "does not stop the program, and takes no time that could be measured; give H as a "
+                "number, which `localsgd plan` finds"
+            )
         self._strict = any(getattr(s, "after", None) == "first_decay" for s in schedules)
         self._world = world
         self._device = device

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from localsgd.collective import Ledger
 from localsgd.level import agree_and_share
-from localsgd.optimizer.amp import gradients_of
+from localsgd.optimizer.amp import all_finite, gradients_of
 from localsgd.optimizer.checks import SameBatch
 from localsgd.optimizer.ddp import Overlap, overlap_of, quieten
 from localsgd.optimizer.gradients import packs_of
@@ -53,6 +54,7 @@ class Averager:
         self.watch = SameBatch() if watched and placement.world.members > 1 else None
         self.shared = 0
         self.averaged = False
+        self._finite: list[Tensor] = []
         self._overlap: Overlap | None = None
         if ddp is not None:
             quieten(ddp)
@@ -97,7 +99,13 @@ class Averager:
         if not self.shared:
             return []
         self.averaged = True
-        return [pack.average(self._levels, mark) for pack in self._packs]
+        found = [pack.average(self._levels, mark) for pack in self._packs]
+        self._finite = [finite for _, finite in found]
+        return [marks for marks, _ in found]
+
+    def all_finite(self, optimizer: Optimizer) -> bool:
+        """Whether the averaged gradients are, and were before anything like clipping hid it."""
+        return all(map(bool, self._finite)) and all_finite(optimizer)
 
     @torch.no_grad()
     def mean_loss(self, loss: Any) -> Any:
@@ -112,6 +120,7 @@ class Averager:
     def reopen(self) -> None:
         """The next gradients are each worker's own again."""
         self.averaged = False
+        self._finite = []
         if self._overlap is not None:
             self._overlap.averaged = False
 

@@ -31,6 +31,7 @@ from localsgd.optimizer.models import Models
 from localsgd.optimizer.rows import Row, rows_of
 from localsgd.optimizer.settings import AgreeOn, LocalSteps, Settings, patience, settings_of
 from localsgd.optimizer.start import Start, check_configuration, check_or_share_start
+from localsgd.optimizer.wrapping import Wrapping
 from localsgd.outer import Outer
 from localsgd.reduce import Reducer
 from localsgd.schedule import Position
@@ -39,11 +40,8 @@ from localsgd.told import Told
 from localsgd.topology import Placement, Topology, place, row_multiple
 from localsgd.workers.inner_state import InnerStates
 
-KEY = "local_sgd"
-"""Of what `state_dict` adds to the inner optimizer's."""
 
-
-class LocalSGD(Optimizer):
+class LocalSGD(Wrapping):
     """An optimizer whose workers, one in each process, agree on a model only now and then.
 
         w_k <- w_k - γ g_k               at each step, by the inner optimizer of every worker k
@@ -126,10 +124,8 @@ class LocalSGD(Optimizer):
             )
         if isinstance(inner, LocalSGD):
             raise UserError("the inner optimizer is a LocalSGD already; give the one inside it")
-        self.inner = inner
+        self._wrap(inner)
         self.model = model
-        # Hooks and profiling as in Optimizer.__init__, without state and groups of its own.
-        super().__setstate__({})
         return rows_of(unwrapped(model)[0], inner, row_multiple(processes))
 
     def _set_up(
@@ -153,32 +149,7 @@ class LocalSGD(Optimizer):
         self._finished_at = -1
         self._shows_average = False
         self._told = Told(1, rows[0].values.device)
-
-    # What is shared with the inner optimizer, also after it replaces its lists.
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        return self.inner.param_groups
-
-    @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None:
-        self.inner.param_groups = groups
-
-    @property
-    def state(self) -> Any:  # type: ignore[override]
-        return self.inner.state
-
-    @state.setter
-    def state(self, state: Any) -> None:
-        self.inner.state = state
-
-    @property
-    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
-        return self.inner.defaults
-
-    @defaults.setter
-    def defaults(self, defaults: dict[str, Any]) -> None:
-        self.inner.defaults = defaults
+        self._silent = False  # at the last agreement, about losses
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds tensors that don't train; the synchronised ones are fixed at the start."""
@@ -215,6 +186,8 @@ class LocalSGD(Optimizer):
             return self._step(closure)
 
     def _step(self, closure: Callable[[], Any] | None) -> Any:
+        if self.steps == 0:
+            self._models.follow()  # Weights may have been loaded since this was made.
         self._begin_rounds()
         if closure is not None:
             loss = self.inner.step(lambda: self._evaluate(closure))
@@ -260,7 +233,7 @@ class LocalSGD(Optimizer):
         if found is None or skip:
             return skip
         if averaged_before:
-            return not amp.all_finite(self.inner)
+            return not self._gradients.all_finite(self.inner)
         return any(bool(mark > 0) for mark in marks)
 
     def _learning_rate(self) -> float:
@@ -314,7 +287,8 @@ class LocalSGD(Optimizer):
         self._told.add(0, loss)
 
     def _own_signals(self) -> list[Signal]:
-        if "loss" in self._signals.sees and self._told.silent:
+        was_silent, self._silent = self._silent, self._told.silent
+        if "loss" in self._signals.sees and was_silent and self._silent:
             raise UserError(
                 "local_steps judges by the training loss, and nobody has told it; call "
                 "optimizer.report_loss(loss) in every step"
@@ -379,41 +353,13 @@ class LocalSGD(Optimizer):
 
     # State.
 
-    def state_dict(self) -> dict[str, Any]:
-        """The inner optimizer's, and under `"local_sgd"` all that resumes a run at any step.
-
-        It belongs to this rank, as do the model's own weights in the middle of a round: each rank
-        saves both.
-        """
-        for hook in self._optimizer_state_dict_pre_hooks.values():
-            hook(self)
-        state = {**self.inner.state_dict(), KEY: self._own_state()}
-        for change in self._optimizer_state_dict_post_hooks.values():
-            changed = change(self, state)
-            state = state if changed is None else changed
-        return state
-
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on from a `state_dict` of this rank; load the model's weights as well."""
         self._check_own("load_state_dict", "would be undone at its end")
-        state = dict(state_dict)
-        for change in self._optimizer_load_state_dict_pre_hooks.values():
-            changed = change(self, state)
-            state = state if changed is None else changed
-        if KEY not in state:
-            raise UserError(
-                f'the state has no "{KEY}" part, so it is a plain optimizer\'s; load it with '
-                "optimizer.inner.load_state_dict(...) to begin local SGD from there"
-            )
-        own = state.pop(KEY)
-        self._check_saved(own)
-        self.inner.load_state_dict(state)
-        self._load_own(own)
-        for hook in self._optimizer_load_state_dict_post_hooks.values():
-            hook(self)
+        super().load_state_dict(state_dict)
 
     def _own_state(self) -> dict[str, Any]:
         return {
+            "rank": self._placement.rank,
             "steps": self.steps,
             "finished_at": self._finished_at,
             "position": asdict(self._position),
@@ -427,6 +373,12 @@ class LocalSGD(Optimizer):
         }
 
     def _check_saved(self, own: dict[str, Any]) -> None:
+        rank = own.get("rank", self._placement.rank)
+        if rank != self._placement.rank and _remembers(own["levels"]):
+            raise UserError(
+                f"the state is of rank {rank}, and what its reducers remember is not of rank "
+                f"{self._placement.rank}; let each rank load what it has saved itself"
+            )
         now = self._settings.described()
         for what in ("topology", "reducers", "outers", "delay", "inner_state"):
             if own["made_with"][what] != now[what]:
@@ -464,3 +416,9 @@ class LocalSGD(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("LocalSGD holds process groups and can't be pickled; save its state_dict()")
+
+
+def _remembers(levels: Sequence[Sequence[dict[str, Any]]]) -> bool:
+    """Whether a reducer has saved any tensor."""
+    own = (value for row in levels for level in row for value in level["reducer"].values())
+    return any(isinstance(value, Tensor) for value in own)

@@ -12,7 +12,7 @@ from localsgd.collective import Ledger
 from localsgd.level import agree_and_share, settle
 from localsgd.optimizer.rows import Row
 from localsgd.optimizer.settings import Settings
-from localsgd.reduce.seam import bound_to
+from localsgd.reduce.seam import bound_to_all
 from localsgd.topology import Placement, build_levels
 
 
@@ -30,16 +30,18 @@ class Models:
         self, rows: Sequence[Row], placement: Placement, settings: Settings, ledger: Ledger
     ) -> None:
         self._rows = rows
+        layouts = [row.layout for row in rows]
+        by_level = [bound_to_all(reducer, layouts) for reducer in settings.reducers]
         self._stacks = [
             build_levels(
                 placement,
                 row.values[None],
-                reducers=[bound_to(reducer, row.layout) for reducer in settings.reducers],
+                reducers=reducers,
                 outers=settings.outers,
                 ledger=ledger,
                 delay=settings.delay,
             )
-            for row in rows
+            for row, *reducers in zip(rows, *by_level, strict=True)
         ]
         self.needs_learning_rate = any(
             o is not None and o.per_learning_rate for o in settings.outers
@@ -48,16 +50,30 @@ class Models:
     def agree(self, depth: int, first: int, meanwhile: Callable[[], None]) -> None:
         """Levels `first` to `depth` agree; the members of those inside hold equal models.
 
-        `meanwhile` is called once, while the first of the rows is on its way.
+        `meanwhile` is called once, while the first of the rows is on its way. What it raises is
+        raised when all rows have agreed, as they hold sums and updates until then.
         """
+        failed: list[Exception] = []
 
         def look() -> None:
-            self.check_some_in_place()
-            meanwhile()
+            try:
+                self.check_some_in_place()
+                meanwhile()
+            except Exception as error:
+                failed.append(error)
 
         with torch.no_grad():
             for index, levels in enumerate(self._stacks):
                 agree_and_share(levels[:depth], first, meanwhile=None if index else look)
+        if failed:
+            raise failed[0]
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """All anchors become what the model holds now, which all workers hold."""
+        for levels in self._stacks:
+            for level in levels:
+                level.follow()
 
     def check_some_in_place(self) -> None:
         """Refuses where a parameter has left its row; a few are looked at, in turn."""

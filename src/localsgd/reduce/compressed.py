@@ -32,7 +32,7 @@ from localsgd.errors import UserError
 from localsgd.names import unknown
 from localsgd.reduce.compressor import Codec, Compressor, check_dtype, keeps, read
 from localsgd.reduce.fragments import Fragments, parts
-from localsgd.reduce.members import check_memory, check_saved, places_of, refusal
+from localsgd.reduce.members import check_saved, memory_at, places_of, refusal
 from localsgd.workers.layout import Layout
 from localsgd.workers.order import generator_for
 
@@ -220,10 +220,10 @@ class CompressedMean:
         return sent
 
     def _remembered(self, memory: str, vectors: Tensor) -> Tensor:
-        if memory not in self._memory:
-            self._memory[memory] = torch.zeros_like(vectors)
-        check_memory(self._memory[memory], vectors)
-        return self._memory[memory]
+        kept = self._memory.get(memory)
+        kept = torch.zeros_like(vectors) if kept is None else memory_at(kept, vectors)
+        self._memory[memory] = kept
+        return kept
 
     def _draw(self, purpose: str, place: int) -> torch.Generator | None:
         """Follows from seed, agreement and member, so not from who hosts it; groups draw alike."""

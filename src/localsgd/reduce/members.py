@@ -38,13 +38,16 @@ def refusal(tensor: str, culprits: Tensor, collective: Collective) -> NotFinite:
     )
 
 
-def check_memory(error: Tensor, vectors: Tensor) -> None:
-    """Refuses a memory of other members or models."""
+def memory_at(error: Tensor, vectors: Tensor) -> Tensor:
+    """The memory where the vectors are, as a file gives it on the CPU; refused where it is of other
+    members or models.
+    """
     if error.shape != vectors.shape:
         raise UserError(
             f"the memory of error feedback is {tuple(error.shape)}, but what is compressed is "
             f"{tuple(vectors.shape)}; go on with the model and workers that it was saved with"
         )
+    return error.to(vectors.device)
 
 
 def check_saved(state: dict[str, Any], feedback: bool, complete: bool) -> None:

@@ -27,8 +27,8 @@ from localsgd.collective.seam import Collective, Pending
 from localsgd.errors import UserError
 from localsgd.reduce.compressor import check_dtype, first_not_finite, scale_dtype
 from localsgd.reduce.exact import ExactMean
-from localsgd.reduce.members import check_memory, check_saved, refusal
-from localsgd.reduce.seam import Reducer
+from localsgd.reduce.members import check_saved, memory_at, refusal
+from localsgd.reduce.seam import Reducer, Unsuitable
 from localsgd.workers.layout import Layout, Slot
 from localsgd.workers.order import generator_for
 
@@ -65,7 +65,7 @@ class Plan:
             elif slot.length:
                 plain.append((slot.name, slot.offset, slot.offset + slot.length))
         if not matrices:
-            raise UserError(
+            raise Unsuitable(
                 f"PowerSGD of rank {rank} makes no tensor of this model smaller; "
                 f"{_largest_rank(layout)}"
             )
@@ -127,10 +127,11 @@ class PowerSgd:
         if weights is not None:
             update.mul_((weights * collective.members).unsqueeze(-1))
         if self._error is not None:
-            check_memory(self._error, update)
+            self._error = memory_at(self._error, update)
             update += self._error
         if self._q is None:
             self._q = self._drawn(update).expand(*update.shape[:2], -1)
+        self._q = self._q.to(update.device)
         p = self._mean_products(update, collective)
         left = [_orthogonal(part) for part in self._split(p, of_rows=True)]  # [g, rows, r]
         own = self._projected(update, left)  # [g, m, columns, r]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from localsgd.collective.seam import Collective, Pending
+from localsgd.errors import UserError
+from localsgd.reduce.exact import ExactMean
 from localsgd.workers.layout import Layout
 
 
@@ -49,6 +51,27 @@ def part_of(reducer: Reducer, start: int, stop: int) -> Reducer:
     """
     cut: Callable[[int, int], Reducer] | None = getattr(reducer, "part", None)
     return copy.deepcopy(reducer) if cut is None else cut(start, stop)
+
+
+class Unsuitable(UserError):
+    """A row in which a reducer has nothing to do."""
+
+
+def bound_to_all(reducer: Reducer, layouts: Sequence[Layout]) -> list[Reducer]:
+    """One for each row of a model; the exact mean where it has nothing to do in a row, but has in
+    another, as rows differ by dtype.
+    """
+    found: list[Reducer] = []
+    reasons: list[Unsuitable] = []
+    for layout in layouts:
+        try:
+            found.append(bound_to(reducer, layout))
+        except Unsuitable as reason:
+            found.append(ExactMean())
+            reasons.append(reason)
+    if len(reasons) == len(layouts):
+        raise reasons[0]
+    return found
 
 
 def bound_to(reducer: Reducer, layout: Layout) -> Reducer:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from localsgd.errors import UserError
 from localsgd.reduce.bits import pack_signs
-from localsgd.reduce.compressor import check_dtype, first_not_finite, put, scale_dtype, take
+from localsgd.reduce.compressor import check_dtype, first_not_finite, put, scale_dtype
 from localsgd.reduce.fragments import BITS, Fragments
 from localsgd.reduce.runs import AT_ONCE, Block, Run, runs
 
@@ -157,7 +157,7 @@ class SignCodec:
         return own.view(-1).view(self._dtype).view(payloads.shape[0], self.scales)
 
     def fault(self, payload: Tensor) -> str | None:
-        scale = first_not_finite(take(payload[: self._scale_bytes], self._dtype))
+        scale = first_not_finite(self.scales_of(payload.unsqueeze(0))[0])
         if scale is None:
             return None
         blocks = [block for block in self._blocks if block.scale == scale]

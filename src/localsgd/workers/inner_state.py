@@ -123,10 +123,12 @@ class InnerStates:
         }
         if "average" in due.values() or (self._rules and not self._checked):
             self._average(due)
-        for _, states in self._parameters():
+        parameters = self._parameters()
+        counters = _counters(parameters)
+        for _, states in parameters:
             for state in states:
                 for key, value in state.items():
-                    if self._action(key, due) == "reset" and _scalars(value):
+                    if self._action(key, due) == "reset" and _scalars(key, value, counters):
                         value.zero_()
 
     def _action(self, key: str, due: Mapping[str, str]) -> str | None:
@@ -151,11 +153,13 @@ class InnerStates:
 
     def _average(self, due: Mapping[str, str]) -> None:
         parameters = self._parameters()
-        keys, sizes = self._sizes(parameters, due)
+        counters = _counters(parameters)
+        keys, sizes = self._sizes(parameters, counters, due)
         self._check()
         for (parameter, states), by_key in zip(parameters, sizes.unbind(1), strict=True):
             for key, by_worker in zip(keys, by_key.unbind(1), strict=True):
-                tensors = [state.get(key) for state in states]
+                found = [state.get(key) for state in states]
+                tensors = [one if _scalars(key, one, counters) else None for one in found]
                 self._average_one(key, tensors, by_worker.tolist(), scale_dtype(parameter.dtype))
 
     def _average_one(
@@ -193,7 +197,10 @@ class InnerStates:
             tensor.copy_(mean.view_as(tensor))
 
     def _sizes(
-        self, parameters: Sequence[tuple[Tensor, list[dict[str, Any]]]], due: Mapping[str, str]
+        self,
+        parameters: Sequence[tuple[Tensor, list[dict[str, Any]]]],
+        counters: Collection[str],
+        due: Mapping[str, str],
     ) -> tuple[list[str], Tensor]:
         """The keys to average, and how many scalars every worker has of them: `[K, p, keys]`.
 
@@ -204,10 +211,11 @@ class InnerStates:
         while True:
             keys = [key for key in self._keys if self._action(key, due) == "average"]
             names = [_names(states, self._keys) for states in by_worker]
-            told = [
-                [len(own), *(_scalars(state.get(key)) for state in states for key in keys)]
-                for own, states in zip(names, by_worker, strict=True)
+            sizes = [
+                [_scalars(key, state.get(key), counters) for state in states for key in keys]
+                for states in by_worker
             ]
+            told = [[len(own), *of_all] for own, of_all in zip(names, sizes, strict=True)]
             found = self._gathered(told, torch.int64)  # [K, 1 + p · keys]
             longest = int(found[:, 0].max())
             if not longest:
@@ -241,8 +249,20 @@ def _names(states: Sequence[Mapping[str, Any]], known: Collection[str]) -> bytes
     return "\n".join(sorted({key for state in states for key in state} - set(known))).encode()
 
 
-def _scalars(value: Any) -> int:
-    """How many there are to average; none of what is but a counter of steps."""
-    if isinstance(value, Tensor) and value.is_floating_point() and value.dim() > 0:
+def _counters(parameters: Sequence[tuple[Tensor, list[dict[str, Any]]]]) -> set[str]:
+    """Keys of what counts steps: a number, also where the parameter has dimensions."""
+    return {"step"} | {
+        key
+        for parameter, states in parameters
+        if parameter.dim() > 0
+        for state in states
+        for key, value in state.items()
+        if isinstance(value, Tensor) and value.dim() == 0
+    }
+
+
+def _scalars(key: str, value: Any, counters: Collection[str]) -> int:
+    """How many there are to average; none of what but counts."""
+    if isinstance(value, Tensor) and value.is_floating_point() and key not in counters:
         return value.numel()
     return 0

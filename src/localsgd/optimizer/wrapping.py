@@ -1,0 +1,98 @@
+"""An optimizer around another one, as PyTorch's tools see it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from torch.optim import Optimizer
+
+from localsgd.errors import UserError
+
+KEY = "local_sgd"
+"""Of what `state_dict` adds to the inner optimizer's."""
+
+
+class Wrapping(Optimizer, ABC):
+    """Groups and state are the inner optimizer's, also after it replaces its lists; what is saved
+    is its state and a part of one's own, with the hooks of both calls as in `Optimizer`.
+    """
+
+    inner: Optimizer
+
+    def _wrap(self, inner: Optimizer) -> None:
+        self.inner = inner
+        # Hooks and profiling as in Optimizer.__init__, without state and groups of its own.
+        super().__setstate__({})
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        return self.inner.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self.inner.param_groups = groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        return self.inner.state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self.inner.state = state
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        return self.inner.defaults
+
+    @defaults.setter
+    def defaults(self, defaults: dict[str, Any]) -> None:
+        self.inner.defaults = defaults
+
+    def state_dict(self) -> dict[str, Any]:
+        """The inner optimizer's, and under `"local_sgd"` all that resumes a run at any step.
+
+        It belongs to this rank, as do the model's own weights in the middle of a round: each rank
+        saves both.
+        """
+        for hook in self._optimizer_state_dict_pre_hooks.values():
+            hook(self)
+        state = {**self.inner.state_dict(), KEY: self._own_state()}
+        for change in self._optimizer_state_dict_post_hooks.values():
+            changed = change(self, state)
+            state = state if changed is None else changed
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on from a `state_dict` of this rank; load the model's weights as well.
+
+        Raises:
+            UserError: where it is a plain optimizer's, or another setting's.
+        """
+        state = dict(state_dict)
+        for change in self._optimizer_load_state_dict_pre_hooks.values():
+            changed = change(self, state)
+            state = state if changed is None else changed
+        if KEY not in state:
+            raise UserError(
+                f'the state has no "{KEY}" part, so it is a plain optimizer\'s; load it with '
+                "optimizer.inner.load_state_dict(...) to begin local SGD from there"
+            )
+        own = state.pop(KEY)
+        self._check_saved(own)
+        self.inner.load_state_dict(state)
+        self._load_own(own)
+        for hook in self._optimizer_load_state_dict_post_hooks.values():
+            hook(self)
+
+    @abstractmethod
+    def _own_state(self) -> dict[str, Any]:
+        """All that the inner optimizer's state lacks."""
+
+    @abstractmethod
+    def _check_saved(self, own: dict[str, Any]) -> None:
+        """Refuses a part that can't be loaded here, before anything is changed."""
+
+    @abstractmethod
+    def _load_own(self, own: dict[str, Any]) -> None:
+        """Goes on from what `_own_state` gave."""
