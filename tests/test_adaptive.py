@@ -166,3 +166,35 @@ def test_memory_is_saved_with_the_position() -> None:
 def test_mistakes(make, message: str) -> None:
     with pytest.raises(UserError, match=message):
         make()
+
+
+def test_a_wait_that_is_over_lets_h_fall_to_one() -> None:
+    """Of 6 seconds at each of 20 agreements, and of none from then on."""
+    schedule, memory, found = waiting_share(0.1), dict[str, float](), []
+    step, told = 0, [(0.0, 0.0)]
+    for index in range(60):
+        seen = dict(zip(("seconds", "waited_seconds"), told[-2], strict=True)) if told[1:] else {}
+        length = schedule(Progress(step, memory=memory, **seen))
+        wait = 6.0 if index < 20 else 0.0
+        seconds, waited = told[-1]
+        told.append((seconds + length + wait, waited + wait))
+        step += length
+        found.append(length)
+    assert max(found) == 54  # a (1 - s)/(s c)
+    assert found[-1] == 1
+
+
+@pytest.mark.parametrize("shrink", [0.5, 0.9, 0.99])
+def test_adacomm_lowers_h_where_the_loss_stays(shrink: float) -> None:
+    seen = [Progress(step, loss=2.0) for step in range(0, 40)]
+    found = sequence(adacomm(8, period=1, shrink=shrink), seen)
+    assert found == sorted(found, reverse=True)
+    assert found[-1] == 1
+
+
+def test_a_plateau_of_a_loss_below_zero() -> None:
+    """As a log-likelihood of densities has."""
+    stays = [Progress(step, loss=-1.0) for step in range(30)]
+    falls = [Progress(step, loss=-1.0 - step) for step in range(30)]
+    assert sequence(plateau(8, window=5), stays)[-1] == 8
+    assert sequence(plateau(8, window=5), falls)[-1] == 1

@@ -187,3 +187,11 @@ def test_samples_are_drawn_once_and_read_in_batches() -> None:
     assert torch.equal(torch.cat([x for x, _ in everything]), x)
     with pytest.raises(UserError, match="0 samples"):
         batches_of(task, 0)
+
+
+def test_a_run_that_diverges_goes_on_and_says_that_nothing_was_measured(tmp_path: Path) -> None:
+    execution = finished(tmp_path, "lambda_max:1:40,noise:1:40", lr=1e30, lr_warmup=0.0)
+    assert execution.folder.summary() is not None
+    last = [record for record in records(tmp_path) if record["step"] == STEPS]
+    assert [record["kind"] for record in last] == ["not measured"] * 2
+    assert all("curvature needs a finite loss" in record["why"] for record in last)

@@ -78,7 +78,7 @@ class AdaComm:
                 ratio *= memory["first_rate"] / rate
             wanted = math.ceil(round(self.start * math.sqrt(ratio), 9))
             if not self.with_rate and wanted >= length:
-                wanted = math.ceil(self.shrink * length)
+                wanted = min(int(length) - 1, math.ceil(self.shrink * length))
             memory["length"] = max(1, wanted)
         return int(memory["length"])
 
@@ -146,7 +146,8 @@ class Plateau:
             return 1
         mean = memory["sum"] / memory["count"]
         memory.update(sum=0.0, count=0, until=progress.step + self.window)
-        if mean < memory.get("best", math.inf) * (1 - self.threshold):
+        best = memory.get("best", math.inf)
+        if best == math.inf or mean < best - self.threshold * abs(best):
             memory.update(best=mean, stayed=0)
         else:
             memory["stayed"] = memory.get("stayed", 0) + 1
@@ -187,7 +188,7 @@ class WaitingShare:
             work = max(1e-9, seconds - memory["seconds"] - waiting) / steps
             wanted = math.ceil(wait * (1 - self.share) / (self.share * work))
             # By doubling at most, and down by a quarter at most: one odd round decides nothing.
-            wanted = min(max(wanted, math.ceil(0.75 * length)), 2 * length)
+            wanted = min(max(wanted, math.floor(0.75 * length)), 2 * length)
             memory["length"] = min(max(1, wanted), self.longest)
         if "step" in memory:
             memory["since"] = memory["step"]

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, final
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
@@ -30,6 +31,7 @@ from localsgd.errors import UserError
 from localsgd.evaluate import agreed_model
 from localsgd.landscape.drift import DriftHistory
 from localsgd.landscape.hooks import Measure, largest_eigenvalue, step_noise
+from localsgd.landscape.objective import NotFiniteLoss
 from localsgd.names import unknown
 from localsgd.record import write_whole
 from localsgd.samples import batches_of
@@ -74,10 +76,13 @@ class AtEpochs:
         return assembly.workers.step in self._steps
 
     def measure(self, assembly: Assembly) -> Records:
-        return [
-            {**record, "epoch": assembly.epoch, "step": assembly.workers.step}
-            for record in self._measure(agreed_model(assembly))
-        ]
+        """What is measured; where the run has diverged, that it was not. The run goes on."""
+        try:
+            found = self._measure(agreed_model(assembly))
+        except (NotFiniteLoss, torch.linalg.LinAlgError) as error:
+            found = [{"kind": "not measured", "why": str(error)}]
+        about = {"epoch": assembly.epoch, "step": assembly.workers.step}
+        return [{**record, **about} for record in found]
 
 
 @final

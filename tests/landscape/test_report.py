@@ -95,3 +95,20 @@ def test_what_cannot_be_compared() -> None:
 def test_matplotlib_is_imported_only_to_draw() -> None:
     code = "import sys, localsgd.landscape; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=100).returncode == 0
+
+
+def test_each_model_has_the_noise_of_its_own_batch_and_workers() -> None:
+    models = {name: batch_norm_net(seed) for seed, name in enumerate(("alone", "many"))}
+    sizes = {"alone": (8, 1), "many": (2, 4)}
+    records = compare(models, LOSS, {"train": data()["train"]}, Plan(), noise=sizes)
+    steps = [record for record in records if record["kind"] == "step noise"]
+    assert [(one["model"], one["local_batch"], one["workers"]) for one in steps] == [
+        ("alone", 8, 1),
+        ("many", 2, 4),
+    ]
+
+
+def test_a_plane_is_not_measured_on_test_data() -> None:
+    models = {str(seed): batch_norm_net(seed) for seed in range(3)}
+    with pytest.raises(UserError, match="there are only test; add it, or leave planes out"):
+        compare(models, LOSS, {"test": data()["test"]}, Plan(plane_points=2))

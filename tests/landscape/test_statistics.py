@@ -10,6 +10,7 @@ from torch import nn
 
 from localsgd.errors import UserError
 from localsgd.landscape import averaged, estimated, in_batches, kept
+from localsgd.landscape.statistics import interpolated
 from tests.distributed.harness import run
 from tests.landscape.cases import assert_same_state, batch_norm_net, samples, state_of
 
@@ -111,3 +112,23 @@ def test_without_batch_norm_there_is_nothing_to_measure() -> None:
 def test_data_that_will_not_do(data: list, match: str) -> None:
     with pytest.raises(UserError, match=match):
         estimated(nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(1, 2)), data)
+
+
+def test_averaging_far_from_zero_loses_no_variance() -> None:
+    nets = [one_layer().float(), one_layer().float()]
+    for net, mean in zip(nets, (1e5, 1e5 + 1), strict=True):
+        net[0].running_mean.fill_(mean)
+        net[0].running_var.fill_(1.0)
+    assert float(averaged(nets).buffers["0.running_var"]) == pytest.approx(1.25)
+
+
+@pytest.mark.parametrize("position", [-0.5, 0.0, 0.25, 1.0, 1.5])
+def test_variances_beyond_the_ends_of_a_line_stay_what_they_are_there(position: float) -> None:
+    first, second = one_layer(), one_layer()
+    for net, mean, variance in ((first, 0.0, 0.1), (second, 2.0, 1.0)):
+        net[0].running_mean.fill_(mean)
+        net[0].running_var.fill_(variance)
+    found = interpolated(kept(first), kept(second), position).buffers
+    assert float(found["0.running_mean"]) == pytest.approx(2 * position)
+    within = min(max(position, 0), 1)
+    assert float(found["0.running_var"]) == pytest.approx(0.1 + 0.9 * within)

@@ -115,3 +115,8 @@ def test_the_model_is_left_alone() -> None:
 def test_an_empty_surface() -> None:
     with pytest.raises(UserError, match="at least one step"):
         surface(Objective(Bowl(0.0, 0.0, 0.0), height, DATA), (axis(0), axis(1)), [])
+
+
+def test_a_plane_says_that_its_statistics_are_measured() -> None:
+    found = plane([Bowl(0.0, 0.0, 0.0), Bowl(2.0, 0.0, 0.0), Bowl(1.0, 3.0, 0.0)], height, DATA)
+    assert found.record()["statistics"] == "estimated"

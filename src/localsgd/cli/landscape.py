@@ -36,7 +36,7 @@ def landscape(command: LandscapeCommand) -> int:
     out = command.out or place(list(folders.values()))
     check_place(out)
     run = alike(folders)
-    wanted = plan(command, run)
+    wanted = plan(command)
     task = tasks.load(run.task, command.data_dir, device=pick_device(command.device))
     if run.train_samples is not None:
         task = task.subset(run.train_samples)
@@ -46,7 +46,8 @@ def landscape(command: LandscapeCommand) -> int:
     nets = {name: load(folder, task, command.device) for name, folder in folders.items()}
     with reported(Console(stderr=True, quiet=command.quiet)) as progress:
         asked = replace(wanted, population=task.train_size)
-        records = compare(nets, task.loss, data, asked, progress=progress)
+        noise = sizes(folders) if "noise" in command.what else None
+        records = compare(nets, task.loss, data, asked, noise=noise, progress=progress)
     records = [dated(record, folders) for record in records]
     if "watched" in command.what:
         records += watched(folders)
@@ -113,13 +114,18 @@ def load(folder: Folder, task: Task, device: str) -> nn.Module:
     return model.to(pick_device(device)).eval()
 
 
-def plan(command: LandscapeCommand, run: Run) -> Plan:
+def sizes(folders: dict[str, Folder]) -> dict[str, tuple[int, int]]:
+    """B and K of each run."""
+    runs = {name: folder.run for name, folder in folders.items()}
+    return {name: (run.batch or 1, run.workers or 1) for name, run in runs.items()}
+
+
+def plan(command: LandscapeCommand) -> Plan:
     """What the command asks for; what is not named is left out."""
 
     def if_asked(what: str, value: int) -> int:
         return value if what in command.what else 0
 
-    workers, batch = run.workers or 1, run.batch or 1
     return Plan(
         top=if_asked("eigenvalues", command.top),
         bottom=if_asked("eigenvalues", command.bottom),
@@ -133,7 +139,6 @@ def plan(command: LandscapeCommand, run: Run) -> Plan:
         surface_points=if_asked("surface", command.points),
         line_points=if_asked("line", command.points),
         plane_points=if_asked("plane", command.points),
-        noise=(batch, workers) if "noise" in command.what else None,
         statistics=command.statistics,
         seed=command.seed,
     )

@@ -123,7 +123,8 @@ class Objective:
         samples, loss, right, targets = summed(sums.to(self.weights.device), self.group).tolist()
         if not samples:
             raise UserError("the data are empty; give at least one batch")
-        return Score(loss / samples, right / targets if targets else None, int(samples))
+        known = targets and math.isfinite(loss)  # of NaN the largest is the first class
+        return Score(loss / samples, right / targets if known else None, int(samples))
 
     def gradient(self, weights: Tensor | None = None) -> Tensor:
         """The gradient [n] of the mean loss at `weights` (by default the model's)."""
@@ -141,13 +142,17 @@ class Objective:
         return mean_of(summed(total, self.group))
 
 
+class NotFiniteLoss(UserError):
+    """A model that has diverged, of which there are no derivatives."""
+
+
 def mean_of(total: Tensor, tail: int = 2) -> Tensor:
     """Sums [..., then samples and loss last] divided by the samples; refuses what isn't finite."""
     samples, loss = float(total[-tail]), float(total[-tail + 1])
     if not samples:
         raise UserError("the data are empty; give at least one batch")
     if not math.isfinite(loss):
-        raise UserError(
+        raise NotFiniteLoss(
             f"the mean loss over the data is {loss / samples}; "
             "curvature needs a finite loss: check the weights and the inputs for nan and inf"
         )
@@ -178,6 +183,8 @@ HINTS = {
     "it (for attention: torch.nn.attention.sdpa_kernel(SDPBackend.MATH))",
     "double backwards": "an operation has no second derivative; switch off its fused kernel",
     "forward AD": "an operation has no forward derivative",
+    "cudnn RNN backward": "cuDNN differentiates recurrent layers in training mode alone; measure "
+    "on the CPU, or under torch.backends.cudnn.flags(enabled=False)",
 }
 
 

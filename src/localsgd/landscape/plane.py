@@ -49,7 +49,8 @@ class Plane:
 
     def record(self, **extra: Any) -> dict[str, Any]:
         points = [list(point) for point in self.points]
-        return {**self.surface.record(), "kind": "plane", "points": points, **extra}
+        about = {"kind": "plane", "points": points, "statistics": "estimated"}
+        return {**self.surface.record(), **about, **extra}
 
 
 def frame(weights: Sequence[Tensor]) -> Frame:
@@ -92,9 +93,11 @@ def plane(
     axes = frame(weights)
     objective = Objective(models[0], loss, data, parameters=EVERY, group=group)
 
+    measured_on = data if estimate_on is None else estimate_on
+
     def statistics_at(point: Tensor) -> Statistics:
         named = objective.layout.named(point)
-        return estimated(models[0], estimate_on or data, weights=named, group=group)
+        return estimated(models[0], measured_on, weights=named, group=group)
 
     first, second = axes.grid(points, margin)
     scores = surface(

@@ -32,7 +32,7 @@ from localsgd.landscape.power import power_iteration
 from localsgd.landscape.progress import Progress, labelled, silent
 from localsgd.landscape.records import write_records
 from localsgd.landscape.sharpness import sharpness
-from localsgd.landscape.statistics import Statistics, estimated, kept
+from localsgd.landscape.statistics import Statistics, batch_norms, estimated, kept
 from localsgd.landscape.surface import curve, surface
 from localsgd.landscape.trace import hutch_plus_plus
 
@@ -117,12 +117,17 @@ def compare(
     data: Mapping[str, Data],
     plan: Plan | None = None,
     *,
+    noise: Mapping[str, tuple[int, int]] | None = None,
     parameters: str | tuple[str, ...] | None = None,
     group: ProcessGroup | None = None,
     progress: Progress = silent,
 ) -> Records:
     """Records of several models of one architecture: each by itself along shared directions,
-    the line between every two, the plane through every three."""
+    the line between every two, the plane through every three.
+
+    Args:
+        noise: B and K of each model by its name, in place of the plan's, which are for all.
+    """
     plan = plan or Plan()
     first = next(iter(models.values()), None)
     if first is None:
@@ -130,8 +135,9 @@ def compare(
     records: Records = []
     for name, model in models.items():
         same_architecture(first, model)
+        own = plan if noise is None else replace(plan, noise=noise[name])
         records += evaluate(
-            model, loss, data, plan, name=name, parameters=parameters, group=group,
+            model, loss, data, own, name=name, parameters=parameters, group=group,
             progress=progress,
         )  # fmt: skip
     if plan.line_points:
@@ -249,6 +255,11 @@ def _planes(
     progress: Progress,
 ) -> Records:
     records = []
+    if "train" not in data and any(True for net in models.values() for _ in batch_norms(net)):
+        raise UserError(
+            "batch-norm statistics of a plane are measured on the data called 'train', but there "
+            f"are only {', '.join(data)}; add it, or leave planes out"
+        )
     for names in combinations(models, 3):
         three = [models[name] for name in names]
         for data_name, pairs in data.items():

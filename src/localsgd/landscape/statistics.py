@@ -40,22 +40,33 @@ def kept(model: nn.Module) -> Statistics:
 def averaged(models: Sequence[nn.Module]) -> Statistics:
     """Statistics of several workers as one: the mean, the variance with the between-worker term.
 
-    mean = E_k[mean_k], var = E_k[var_k + mean_k^2] - mean^2. Buffers that are not batch-norm
-    statistics are the mean where floating, else the first model's.
+    mean = E_k[mean_k], var = E_k[var_k] + E_k[(mean_k - mean)^2], in float64. Buffers that are not
+    batch-norm statistics are the mean where floating, else the first model's.
     """
     states = [dict(model.named_buffers()) for model in models]
     buffers = {name: _mean([state[name] for state in states]) for name in states[0]}
     for prefix, _ in batch_norms(models[0]):
         mean, var = f"{prefix}running_mean", f"{prefix}running_var"
-        second = _mean([state[var] + state[mean] ** 2 for state in states])
-        buffers[var] = second - buffers[mean] ** 2
+        means, variances = (
+            torch.stack([state[name] for state in states]).double() for name in (mean, var)
+        )
+        between = (means - means.mean(0)).square().mean(0)
+        buffers[var] = (variances.mean(0) + between).to(states[0][var])
     return Statistics("averaged", buffers)
 
 
 def interpolated(first: Statistics, second: Statistics, position: float) -> Statistics:
-    """Buffers on the line (1 - position) first + position second; integers are the first's."""
+    """Buffers on the line (1 - position) first + position second; integers are the first's.
+
+    Between the models all are mixed so; beyond them variances would turn negative, and go on as the
+    nearer model's instead.
+    """
+    within = min(max(position, 0.0), 1.0)
+    variances = {name for name in first.buffers if name.endswith("running_var")}
     buffers = {
-        name: torch.lerp(b, second.buffers[name], position) if b.is_floating_point() else b
+        name: torch.lerp(b, second.buffers[name], within if name in variances else position)
+        if b.is_floating_point()
+        else b
         for name, b in first.buffers.items()
     }
     return Statistics("interpolated", buffers)
