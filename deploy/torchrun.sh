@@ -19,5 +19,8 @@ if [ -e "$folder/run.json" ]; then
 else
   what=(run --out "$folder" "$@")
 fi
+# Else torchrun gives each of several processes a single thread.
+threads=$(( $(nproc) / ${PROCESSES:-1} ))
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$(( threads > 0 ? threads : 1 ))}
 exec torchrun --nnodes "$NODES" --node-rank "$NODE" --nproc-per-node "${PROCESSES:-1}" \
   --master-addr "$HEAD" --master-port "${PORT:-29500}" -m localsgd "${what[@]}"

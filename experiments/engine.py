@@ -140,8 +140,16 @@ def carry_out(
             progress.update(bar, description="; ".join(titles))
 
         work = _one_by_one if processes == 1 else _together
-        work(due, store, place, processes, told, begun)
+        for alone, at_once in ((False, processes), (True, 1)):
+            some = [job for job in due if is_alone(job) == alone]
+            if some:
+                work(some, store, place, at_once, told, begun)
     return outcome
+
+
+def is_alone(job: Job) -> bool:
+    """Whether it is a measurement of time, beside which nothing else may run."""
+    return getattr(job, "alone", False)
 
 
 Told = Callable[[Job, Callable[[], Record]], None]

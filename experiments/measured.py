@@ -39,6 +39,7 @@ class StepTime:
     task: str
     batch: int
     repeats: int
+    alone = True
 
     @property
     def key(self) -> Mapping[str, Any]:
@@ -95,6 +96,7 @@ class AllReduceTime:
     processes: int
     bytes: int
     repeats: int
+    alone = True
 
     @property
     def key(self) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ from experiments import made, store, trunk
 from experiments.study import Record, Workplace
 from experiments.vocabulary import common_words
 from localsgd import tasks
-from localsgd.assemble import Assembly
+from localsgd.assemble import Assembly, pick_device
 from localsgd.errors import UserError
 from localsgd.evaluate import agreed_model
 from localsgd.execute import Execution
@@ -94,7 +94,8 @@ class TrainJob:
 
     def _data(self, place: Workplace) -> Task:
         folder = made.text(place.scratch / "made") if self.made else place.data_dir
-        return data(self.run.task, folder, self.run.train_samples, self.words)
+        device = pick_device(self.run.device)
+        return data(self.run.task, folder, self.run.train_samples, self.words, device)
 
     @property
     def _vocabulary(self) -> str:
@@ -103,11 +104,16 @@ class TrainJob:
         return text if self.words is None else f"{text}-{self.words}"
 
 
+CPU = torch.device("cpu")
+
+
 @cache
-def _given(name: str, data_dir: Path | None, samples: int | None, words: int | None) -> Any:
+def _given(
+    name: str, data_dir: Path | None, samples: int | None, words: int | None, device: torch.device
+) -> Any:
     """The data, or what is wrong with it: what is missing is looked for once."""
     try:
-        task = tasks.load(name, data_dir)
+        task = tasks.load(name, data_dir, device=device)
     except UserError as error:
         return error
     if samples is not None:
@@ -115,13 +121,19 @@ def _given(name: str, data_dir: Path | None, samples: int | None, words: int | N
     return task if words is None else common_words(task, words)
 
 
-def data(name: str, data_dir: Path | None, samples: int | None, words: int | None = None) -> Task:
-    """A task, as much of its training data as wanted.
+def data(
+    name: str,
+    data_dir: Path | None,
+    samples: int | None,
+    words: int | None = None,
+    device: torch.device = CPU,
+) -> Task:
+    """A task, as much of its training data as wanted, on the device that trains.
 
     Raises:
         UserError: the data is not there.
     """
-    found = _given(name, data_dir, samples, words)
+    found = _given(name, data_dir, samples, words, device)
     if isinstance(found, UserError):
         raise found
     return found

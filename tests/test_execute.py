@@ -13,7 +13,7 @@ import torch
 
 from localsgd import state
 from localsgd.errors import UserError
-from localsgd.execute import Execution, Interrupted, evaluation_steps
+from localsgd.execute import Execution, Interrupted, evaluation_steps, prepare
 from localsgd.plan import Plan
 from localsgd.record import Folder
 from tests.distributed import harness
@@ -21,6 +21,8 @@ from tests.runs import (
     SAMPLES,
     STEPS,
     Killed,
+    Silent,
+    digits,
     killed_at,
     prepared,
     same,
@@ -301,4 +303,11 @@ def test_processes_that_start_from_different_weights_are_refused(tmp_path: Path)
     said = harness.run(2, other_weights, str(tmp_path / "run"), seconds=240)
     assert said[0] == said[1]
     assert said[0].startswith("rank 1 was started with a different starting point from rank 0")
+    assert not (tmp_path / "run").exists()
+
+
+def test_less_data_than_a_step_is_refused_before_there_is_a_folder(tmp_path: Path) -> None:
+    """As with images of one's own in the place of a task's, which was asked how many it has."""
+    with pytest.raises(UserError, match="are less than one step of 20; train for longer"):
+        prepare(tiny(epochs=0.5, switch="first-decay"), digits(30), tmp_path / "run", Silent())
     assert not (tmp_path / "run").exists()

@@ -19,6 +19,7 @@ from experiments.family import report
 from experiments.family.design import ARMS, SEEDS, TABLE_OF_MOMENTA, settings
 from experiments.family.runner import Kept, carry_out
 from localsgd import tasks
+from localsgd.assemble import pick_device
 from localsgd.errors import UserError
 
 RESULTS = Path(__file__).parent.parent / "results" / "family"
@@ -52,7 +53,7 @@ def _carry_out(kept: Kept, seeds: int, data_dir: Path | None, shard: str) -> Non
     due = [(arm, seed) for arm, seed in mine if kept.find(settings(arm, seed)) is None]
     if not due:
         return
-    task = tasks.load("fashion-mnist", data_dir)
+    task = tasks.load("fashion-mnist", data_dir, device=pick_device("auto"))
     columns = [
         *Progress.get_default_columns()[:-1],
         TimeRemainingColumn(elapsed_when_finished=True),

@@ -20,18 +20,18 @@ def write(content: Content, path: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for old in (*folder.glob("*.svg"), *folder.glob("*.png")):
         old.unlink()
-    parts = [*_head(content)]
+    parts = [*_head(content, path.name)]
     for one in content.sections:
         parts += _section(one, content, folder, path.parent)
     write_whole(path, ("\n\n".join(parts) + "\n").encode())
 
 
-def _head(content: Content) -> Iterator[str]:
+def _head(content: Content, name: str) -> Iterator[str]:
     yield "# The paper's tables and figures, reproduced"
     tuned = " --tune" if content.tunes else ""
     yield (
-        f"Made by `localsgd report --scale {content.scale}{tuned} --markdown` from the records in "
-        "`experiments/results/reproduce/`; see [how to reproduce](reproduce.md)."
+        f"Made by `localsgd report --scale {content.scale}{tuned} --markdown {name}` from the "
+        "records in `experiments/results/reproduce/`; see [how to reproduce](reproduce.md)."
     )
     counted = ", ".join(f"{count} {state}" for state, count in content.counts.items())
     yield f"{len(content.claims)} claims: {counted}. {MEANING}"

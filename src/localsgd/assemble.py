@@ -44,10 +44,12 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
         if not torch.cuda.is_available():
             raise UserError("device cuda is not there; use --device cpu")
         return torch.device("cuda", local_rank % torch.cuda.device_count())
-    try:
-        return torch.device(name)
-    except RuntimeError:
-        raise UserError(f"unknown device {name!r}; use cpu, cuda or auto") from None
+    if name != "cpu":
+        raise UserError(
+            f"unknown device {name!r}; use cpu, cuda or auto, and CUDA_VISIBLE_DEVICES for one of "
+            "several GPUs"
+        )
+    return torch.device("cpu")
 
 
 @dataclass

@@ -269,7 +269,9 @@ def prepare(
         watching: what is measured while it trains.
     """
     device = pick_device(run.device, local_rank)
-    placement = place(Plan(run, task.train_size).topology, timeout)
+    plan = Plan(run, task.train_size)
+    plan.check()  # Of the data that is there, which may be less than the task's.
+    placement = place(plan.topology, timeout)
     assembly = assemble(run, task, placement, device, waiting)
     check_same("starting point", starting_point(assembly))
     watching = watching or Watching()

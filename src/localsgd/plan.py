@@ -73,13 +73,18 @@ class Plan:
         return max(1, math.ceil(self.steps / cycles))
 
     @cached_property
+    def lr_scale(self) -> float:
+        """By which the peak of the learning rate is larger than `lr`."""
+        base = known(self.run.lr_batch)
+        scaling = SCALINGS[known(self.run.lr_scaling)]
+        return scaling(self.batch / base, known(self.run.batch) / base)
+
+    @cached_property
     def learning_rate(self) -> LearningRate:
         run = self.run
-        lr, base = known(run.lr), known(run.lr_batch)
-        scaling = SCALINGS[known(run.lr_scaling)]
-        scale = scaling(self.batch / base, known(run.batch) / base)
-        peak = lr * scale
-        warmup_steps = self.step_at(known(run.lr_warmup)) if scale > 1 else 0
+        lr = known(run.lr)
+        peak = lr * self.lr_scale
+        warmup_steps = self.step_at(known(run.lr_warmup)) if self.lr_scale > 1 else 0
         if run.lr_schedule != "steps":
             return Cosine(lr, peak, warmup_steps, self.cycle, peak * run.lr_floor)
         return StepDecay(

@@ -212,6 +212,19 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         plan.check()
         return run
 
+    def opened(self) -> Run:
+        """With what its method's preset has chosen left open again, for another method to choose.
+
+        As it is where it has not been completed: what stands there was given.
+        """
+        own = method(self.method).preset
+        chosen = {**PRESETS, **own}
+        if any(getattr(self, name) is None for name in PRESETS):
+            return self
+        names = [name for name in (*PRESETS, "lr") if name in chosen]
+        open_again = {name: None for name in names if getattr(self, name) == chosen[name]}
+        return msgspec.structs.replace(self, **open_again)
+
     def parsed_topology(self) -> Topology:
         """What `topology` and `workers` say together; 8 workers where both are left out."""
         if self.topology is None:

@@ -3,8 +3,8 @@
 A checkpoint is a folder `step-00000123` with one file for each worker and one for what all share. A
 worker's file has its rows and its inner optimizer's state; the anchors of the groups whose first
 worker it is; and the reducers' memory of the members whose first worker it is. So another split of
-the same K workers over processes resumes with the same bits. All processes must see the same
-folder.
+the same K workers over processes can go on, with the same bits if sums are ordered. All processes
+must see the same folder.
 """
 
 from __future__ import annotations

@@ -5,8 +5,12 @@ from pathlib import Path
 import pytest
 
 from localsgd.cli import main
+from localsgd.cli.main import _parse
+from localsgd.cli.training import compared, complete
 from localsgd.processes import last_words
 from localsgd.record import Folder
+from localsgd.run import Run, to_json
+from localsgd.tasks import card
 from tests.cli.conftest import TINY, Command, Ranks, same_end
 
 COMPARE = ("compare", *TINY, "--methods", "mini-batch", "local")
@@ -134,3 +138,32 @@ def test_tasks(command: Command) -> None:
     assert (ended.status, ended.err) == (0, "")
     for word in ("digits", "cifar10", "1,437", "not here", "post-local", "resnet20", "Methods"):
         assert word in ended.out
+
+
+def test_methods_choose_for_themselves_what_a_config_had_from_its_own(tmp_path: Path) -> None:
+    config = tmp_path / "run.json"
+    config.write_bytes(to_json(Run(method="diloco", task="digits").completed(card("digits"))))
+    given = [f"--config={config}", "--out", str(tmp_path / "out")]
+    methods = ["--methods", "local", "slowmo", "ef-sign", "diloco"]
+    runs = compared(_parse(["compare", *given, *methods]))
+    assert {name: (run.outer, run.compression, run.optimizer) for name, run in runs.items()} == {
+        "local": ("average", "none", "sgd"),
+        "slowmo": ("slowmo", "none", "sgd"),
+        "ef-sign": ("average", "ef-sign", "sgd"),
+        "diloco": ("diloco", "none", "adamw"),
+    }
+    other = complete(_parse(["run", *given, "--method", "local"]).run)
+    assert (other.outer, other.optimizer) == ("average", "sgd")
+    same_method = complete(_parse(["run", *given, "--seed", "1"]).run)
+    assert (same_method.outer, same_method.optimizer) == ("diloco", "adamw")
+    kept = complete(_parse(["run", *given, "--method", "local", "--optimizer", "adam"]).run)
+    assert (kept.outer, kept.optimizer) == ("average", "adam")
+
+
+def test_what_a_config_sets_against_its_preset_stays(tmp_path: Path) -> None:
+    config = tmp_path / "run.json"
+    wanted = Run(method="local", compression="int8", task="digits").completed(card("digits"))
+    config.write_bytes(to_json(wanted))
+    given = [f"--config={config}", "--out", str(tmp_path / "out"), "--methods", "local", "slowmo"]
+    runs = compared(_parse(["compare", *given]))
+    assert [run.compression for run in runs.values()] == ["int8", "int8"]

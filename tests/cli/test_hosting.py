@@ -67,6 +67,18 @@ def test_another_format_must_be_worth_it(
     assert "Format: float32, channels_last" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("given", [{"precision": "float64"}, {"channels_last": True}])
+def test_a_format_that_was_given_stays(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, object]
+) -> None:
+    """Whatever would be quicker."""
+    quick = {"float32": 0.1, "bfloat16": 0.1, "float64": 0.1}
+    measured = lambda run, task, threads: quick.get(hosting._name(run), 1.0)  # noqa: E731
+    monkeypatch.setattr(hosting, "step_seconds", measured)
+    found = quickest(tiny(**given), digits(), Console(quiet=True))
+    assert all(getattr(found, name) == value for name, value in given.items())
+
+
 def test_a_run_by_auto_says_what_was_chosen(command: Command, tmp_path: Path) -> None:
     out = tmp_path / "run"
     ended = command("run", *TINY, "--out", out, "--processes", "auto")

@@ -68,8 +68,9 @@ def test_processes_killed_with_their_launcher_and_resumed(
     assert Folder.open(run).summary() is None, "it was killed too late"
 
     begun = len(Folder.open(run).metrics())
-    again = start(*PYTHON, "localsgd", "resume", run, "--processes", 2, "--quiet")
+    again = start(*PYTHON, "localsgd", "resume", run, "--quiet")  # with as many processes
     wait_for(lambda: len(Folder.open(run).metrics()) > begun + 2)
+    assert len(children_of(again.pid)) == 2
     os.kill(again.pid, signal.SIGINT)
     _, said = again.communicate(timeout=SECONDS)
     assert (again.returncode, said) == (
@@ -78,7 +79,7 @@ def test_processes_killed_with_their_launcher_and_resumed(
     )
     assert Folder.open(run).summary() is None, "it was interrupted too late"
 
-    assert command("resume", run, "--quiet").status == 0
+    assert command("resume", run, "--quiet", "--processes", 1).status == 0
     assert command("run", *longer, tmp_path / "whole").status == 0
     assert same_end(run, tmp_path / "whole")
 

@@ -41,6 +41,7 @@ def refused(command: Command, says: str, *arguments: object) -> None:
         (["--batch", "21"], "80 training samples are too few for 4 workers x batch 21 = 84"),
         (["--train-samples", "9999"], "a class-balanced subset of 9,999 samples cannot be taken"),
         (["--device", "gpu"], "unknown device 'gpu'; use cpu, cuda or auto"),
+        (["--device", "cuda:0"], "unknown device 'cuda:0'; use cpu, cuda or auto"),
         (["--init", "none.safetensors"], "none.safetensors is not there"),
         (["--inner-state", "exp_avg=reset"], "state has no 'exp_avg'; it has momentum_buffer"),
         (["--checkpoint-every", "0"], "--checkpoint-every 0 cannot be; give 1 or more"),

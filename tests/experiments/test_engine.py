@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 import io
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
-from experiments.engine import Outcome, Place, carry_out, distinct, share
+from experiments.engine import Outcome, Place, carry_out, distinct, is_alone, share
+from experiments.measured import StepTime
 from experiments.scales import SCALES
 from experiments.store import Store
-from experiments.study import Job
+from experiments.study import Job, Record, Workplace
 from localsgd.errors import UserError
 from tests.experiments.jobs import Square
 
@@ -92,3 +97,33 @@ def test_others_go_on_where_a_process_is_killed(tmp_path: Path, first: int) -> N
     assert "its process was killed" in outcome.failed["0 squared"]
     assert outcome.done == 3
     assert set(done(tmp_path)) == {1, 2, 3}
+
+
+@dataclass(frozen=True)
+class Timed(Square):
+    """A measurement: how many others run beside it is its record."""
+
+    alone = True
+
+    @property
+    def key(self) -> Mapping[str, Any]:
+        return {**super().key, "kind": "timed"}
+
+    def carry_out(self, place: Workplace) -> Record:
+        begun = place.scratch / f"begun-{self.number}"
+        place.scratch.mkdir(parents=True, exist_ok=True)
+        begun.touch()
+        time.sleep(0.3)
+        beside = len(list(place.scratch.glob("begun-*")))
+        begun.unlink()
+        return {"beside": beside, "squares": len(done(place.scratch.parent)), "seconds": 0.3}
+
+
+def test_measurements_of_time_run_alone_and_last(tmp_path: Path) -> None:
+    jobs: list[Job] = [Timed(1), Square(1), Timed(2), Square(2)]
+    assert run(jobs, tmp_path, processes=3).done == 4
+    store = Store(SCALES["smoke"], tmp_path / "out")
+    found = [store.of(job) for job in (jobs[0], jobs[2])]
+    assert [(one["beside"], one["squares"]) for one in found if one] == [(1, 2), (1, 2)]
+    assert all(is_alone(job) for job in (StepTime("resnet8", "cifar10", 1, 1), Timed(1)))
+    assert not is_alone(Square(1))

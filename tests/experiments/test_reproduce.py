@@ -162,7 +162,7 @@ def test_missing_data_is_told_and_others_go_on(
     folder: Path, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
-    def missing(*_: Any) -> Any:
+    def missing(*_: Any, **__: Any) -> Any:
         raise UserError("no data here; put it there")
 
     monkeypatch.setattr(tasks, "load", missing)

@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 
 from localsgd.record import Folder
 from localsgd.show import tables
-from tests.show.records import folder_of
+from tests.show.records import folder_of, plan_of
 
 
 def printed(what: RenderableType, width: int = 120) -> str:
@@ -125,3 +125,21 @@ def test_ring() -> None:
     assert tables.ring_bytes(1000, 1) == 0
     assert tables.ring_bytes(1000, 2) == 1000
     assert tables.ring_bytes(1000, 4) == 1500
+
+
+@pytest.mark.parametrize(
+    ("settings", "rising", "optimizer"),
+    [
+        ({}, "warm-up", "sgd, momentum 0.9 (Nesterov)"),
+        ({"lr_scaling": "none"}, "no warm-up", "sgd, momentum 0.9 (Nesterov)"),
+        ({"momentum": 0.0}, "warm-up", "sgd, momentum 0,"),
+        ({"optimizer": "lars"}, "warm-up", "lars, momentum 0.9,"),
+        ({"method": "diloco"}, "no warm-up", "adamw, weight"),
+    ],
+)
+def test_a_run_is_not_said_to_have_what_it_has_not(
+    settings: dict, rising: str, optimizer: str
+) -> None:
+    said = dict(tables._configuration(plan_of(workers=8, **settings).run))
+    assert f", {rising}" in said["learning rate"]
+    assert said["optimizer"].startswith(optimizer)

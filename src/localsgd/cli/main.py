@@ -73,7 +73,7 @@ def _parse(arguments: list[str]) -> Command:
     """The command; `--config FILE` gives the values from which the other settings start."""
     config = _value_of("--config", arguments)
     base = from_json(Path(config)) if config else Run()
-    commands = {"run": RunCommand(run=base), "compare": CompareCommand(run=base)}
+    commands = {"run": RunCommand(run=base), "compare": CompareCommand(run=base.opened())}
     chosen = commands.get(arguments[0]) if arguments else None
     options = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
     with _mistakes_in_one_line():
@@ -86,7 +86,21 @@ def _parse(arguments: list[str]) -> Command:
             prog=f"localsgd {arguments[0]}",
             config=options,
         )
-    return replace(command, run=_checked(command.run))
+    run = command.run
+    if config and run.method != base.method:
+        run = _of_another_method(run, base)
+    return replace(command, run=_checked(run))
+
+
+def _of_another_method(run: Run, base: Run) -> Run:
+    """Settings as in `base` that its method's preset had chosen are chosen by that of `run`."""
+    opened = base.opened()
+    again = [
+        name
+        for name in Run.__struct_fields__
+        if getattr(opened, name) != getattr(base, name) == getattr(run, name)
+    ]
+    return msgspec.structs.replace(run, **dict.fromkeys(again))
 
 
 @contextmanager

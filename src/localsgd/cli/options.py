@@ -57,6 +57,27 @@ class Hosting:
 
 
 @dataclass(frozen=True)
+class ResumeHosting:
+    """As the run had it last, where nothing is said."""
+
+    processes: int | Literal["auto"] | None = None
+    """Processes to start on this machine; as many as a command started there before where not
+    given, and none under torchrun or srun. auto is as many as the run began with, wherever."""
+    data_dir: Path | None = None
+    """Where the data lies; where it lay before, where not given."""
+    checkpoint_every: int | None = None
+    """Evaluations from one checkpoint to the next; as before where not given."""
+    heartbeat_seconds: float | None = None
+    """The others stop within this time when a process dies or hangs; as before where not given."""
+    timeout_minutes: float | None = None
+    """Limit of one collective; as before where not given."""
+    watch: str = ""
+    """Measured meanwhile; as before where not given."""
+    quiet: bool = False
+    """Print nothing but errors."""
+
+
+@dataclass(frozen=True)
 class RunCommand:
     """Train one run; its records go into a folder of their own."""
 
@@ -96,7 +117,7 @@ class ResumeCommand:
 
     folder: Positional[Path]
     """The run's folder."""
-    hosting: Annotated[Hosting, arg(name="")] = field(default_factory=Hosting)
+    hosting: Annotated[ResumeHosting, arg(name="")] = field(default_factory=ResumeHosting)
 
 
 @dataclass(frozen=True)
@@ -199,9 +220,9 @@ class LandscapeCommand:
     """Of a curve, a line, a side of a surface or plane."""
     statistics: Literal["kept", "estimated"] = "kept"
     """Of batch norm: the models' own (between models: interpolated), or measured on the training
-    samples, at every point of a line."""
+    samples, at every point of a line. On planes they are always measured."""
     batch: int = 500
-    """Samples of a batch; it changes no result."""
+    """Samples of a batch; it changes results through estimated statistics alone."""
     out: Path | None = None
     """Where records and figures go."""
     data_dir: Path | None = None
@@ -289,7 +310,7 @@ def hosting_arguments(hosting: Hosting) -> list[str]:
         f"--timeout-minutes={hosting.timeout_minutes}",
     ]
     if hosting.data_dir is not None:
-        arguments.append(f"--data-dir={hosting.data_dir.resolve()}")
+        arguments.append(f"--data-dir={hosting.data_dir.expanduser().resolve()}")
     if hosting.watch:
         arguments.append(f"--watch={hosting.watch}")
     if hosting.quiet:

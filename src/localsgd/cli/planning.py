@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -65,11 +66,12 @@ def plan(command: PlanCommand) -> int:
     """Measures what is missing, and prints the plan."""
     topology = Topology.parse(command.topology)
     _check(command, topology)
-    with joined() as world:
-        links = _given_links(command) or _measured_links(topology, world.size)
+    with joined(pick_device("auto").type) as world:
+        device = pick_device("auto", world.local_rank)
+        links = _given_links(command) or _measured_links(topology, world.size, device)
         step_seconds, scalars = command.step_seconds, command.scalars
         if step_seconds is None or scalars is None:
-            own_seconds, own_scalars = _measured_compute(command)
+            own_seconds, own_scalars = _measured_compute(command, device)
             step_seconds = own_seconds if step_seconds is None else step_seconds
             scalars = own_scalars if scalars is None else scalars
         stages = tuple(
@@ -112,27 +114,31 @@ def _given_links(command: PlanCommand) -> list[Link]:
     return [Link.of_rate(rate, latency) for rate, latency in pairs]
 
 
-def _measured_links(topology: Topology, processes: int) -> list[Link]:
+def _measured_links(topology: Topology, processes: int, device: torch.device) -> list[Link]:
     if processes != topology.workers:
         raise UserError(
             f"{plural(processes, 'process', 'processes')} can't measure the links of {topology}; "
             f"start it by torchrun with {topology.workers}, or give --rates"
         )
     places = place(topology).places
-    return [fitted(one.collective.members, *measured(one.collective, one.hosted)) for one in places]
+    return [
+        fitted(one.collective.members, *measured(one.collective, one.hosted, device=device))
+        for one in places
+    ]
 
 
-def _measured_compute(command: PlanCommand) -> tuple[float, int]:
+def _measured_compute(command: PlanCommand, device: torch.device) -> tuple[float, int]:
     """Seconds of a local step of one worker here, and scalars of its model."""
-    task = tasks.load(command.task, command.data_dir)
+    task = tasks.load(command.task, command.data_dir, device=device)
     run = Run(task=command.task, model=command.model, batch=command.batch, workers=1)
     alone = Placement(Topology((1,)), 0, 1, (Place(1, 1, InProcess()),), InProcess())
-    workers = assemble(run.completed(task.card), task, alone, pick_device("auto")).workers
+    workers = assemble(run.completed(task.card), task, alone, device).workers
     times = []
     for _ in range(WARM_STEPS + TIMED_STEPS):
         start = time.perf_counter()
         workers.backward()
         workers.apply(0.0)
+        float(workers.loss_sums[0])  # waits for a GPU
         times.append(time.perf_counter() - start)
     scalars = sum(slot.length for slot in workers.layout.slots)
     return statistics.median(times[WARM_STEPS:]), scalars

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from localsgd import tasks
 from localsgd.assemble import Assembly, pick_device
+from localsgd.cli.kept import as_before, keep
 from localsgd.cli.options import (
     CompareCommand,
     Hosting,
@@ -71,13 +72,13 @@ def run(command: RunCommand) -> int:
 
 
 def resume(command: ResumeCommand) -> int:
-    """Goes on with one run."""
-    command.hosting.check()
+    """Goes on with one run, hosted as it was last where nothing else is said."""
     folder = Folder.open(command.folder)
     wanted = folder.run
+    hosting = as_before(command.folder, command.hosting)
+    hosting.check()
     if folder.summary() is not None:
         raise UserError(f"{command.folder} has ended; see `localsgd show {command.folder}`")
-    hosting = command.hosting
     if hosting.processes == "auto":  # as many as it had, for the same bits
         hosting = replace(hosting, processes=folder.environment().get("processes", 1))
     if starts_processes(hosting):
@@ -114,8 +115,18 @@ def compare(command: CompareCommand) -> int:
 
 
 def complete(wanted: Run) -> Run:
-    """The run with everything filled in and checked, before its data is read."""
-    return wanted.completed(tasks.card(wanted.task))
+    """The run with everything filled in and checked, before its data is read.
+
+    Paths are absolute, so that it can be gone on with from anywhere.
+    """
+    init, partition = wanted.init, wanted.partition
+    if init is not None:
+        init = str(Path(init).expanduser().absolute())
+    kind, _, path = partition.partition(":")
+    if kind == "column" and path:
+        partition = f"column:{Path(path).expanduser().absolute()}"
+    given = msgspec.structs.replace(wanted, init=init, partition=partition)
+    return given.completed(tasks.card(given.task))
 
 
 def compared(command: CompareCommand) -> dict[str, Run]:
@@ -235,6 +246,8 @@ class Host:
                     checkpoint_every=self.hosting.checkpoint_every,
                     watching=watch(self.hosting.watch or watched(path), path),
                 )
+            if self.world.rank == 0:
+                keep(path, self.hosting, self.world)
             if self.loud and resuming:
                 self._say_other_processes(wanted, Folder(path))
             if self.loud:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from localsgd import state
 from localsgd.methods import method
+from localsgd.plan import Plan, known
 from localsgd.record import Folder
 from localsgd.run import Run
 from localsgd.show import gather
@@ -163,6 +164,20 @@ def _facts(record: Record) -> Table:
     return grid
 
 
+def _rising(run: Run) -> str:
+    """The warm-up, which there is where the rate is scaled up."""
+    scale = Plan(run, known(run.workers) * known(run.batch)).lr_scale
+    return f"warm-up {run.lr_warmup:.3g} epochs" if scale > 1 else "no warm-up"
+
+
+def _momentum(run: Run) -> str:
+    """Of those inner optimizers that have one."""
+    if run.optimizer in ("adam", "adamw"):
+        return ""
+    nesterov = run.nesterov and run.momentum and run.optimizer in ("sgd", "sign")
+    return f", momentum {run.momentum:g}{' (Nesterov)' if nesterov else ''}"
+
+
 def _falling(run: Run) -> str:
     if run.lr_schedule == "cosine":
         return f"falling along a cosine to {run.lr_floor:g} of the peak"
@@ -183,15 +198,10 @@ def _configuration(run: Run) -> Iterator[tuple[str, str]]:
     yield "workers", f"{run.workers} ({run.topology}), batch {run.batch} each"
     yield (
         "learning rate",
-        f"{run.lr:g} for {run.lr_batch} samples, scaling {run.lr_scaling}, warm-up "
-        f"{run.lr_warmup:.3g} epochs, {_falling(run)}",
+        f"{run.lr:g} for {run.lr_batch} samples, scaling {run.lr_scaling}, {_rising(run)}, "
+        f"{_falling(run)}",
     )
-    momentum = f", momentum {run.momentum:g}{' (Nesterov)' if run.nesterov else ''}"
-    yield (
-        "optimizer",
-        f"{run.optimizer}{'' if run.optimizer in ('adam', 'adamw') else momentum}, "
-        f"weight decay {run.weight_decay:g}",
-    )
+    yield "optimizer", f"{run.optimizer}{_momentum(run)}, weight decay {run.weight_decay:g}"
     yield "others", ", ".join(_others(run))
 
 

@@ -64,6 +64,7 @@ class Partition:
 
     def parts(self, labels: Tensor, workers: int, seed: int) -> tuple[Tensor, ...]:
         """The samples of each of K workers, from all N `labels`."""
+        labels = labels.cpu()
         count = len(labels)
         draw = generator_for(seed, "partition")
         if self.kind == "fixed":
