@@ -79,7 +79,7 @@ def report(store: Store, setting: Setting, name: str) -> bool:
     if not found:
         raise Refused(f"no run of {name} is kept with these settings; leave --tables out")
     who = f"{setting.network}, {NODES} nodes that share these cores, B = {setting.batch} a worker"
-    what = f"{setting.images:,} images of CIFAR-10, {setting.steps} steps"
+    what = f"{setting.images:,} images of CIFAR-10, {setting.steps:,} steps"
     lines = [line for outcome in found for line in trained(outcome, setting)]
     publish(name, f"{who}, {what}", [*lines, *slow(store, setting)])
     draw(found, setting, RESULTS / f"{name}.png", f"{who},\n{what}")
