@@ -311,3 +311,20 @@ def test_less_data_than_a_step_is_refused_before_there_is_a_folder(tmp_path: Pat
     with pytest.raises(UserError, match="are less than one step of 20; train for longer"):
         prepare(tiny(epochs=0.5, switch="first-decay"), digits(30), tmp_path / "run", Silent())
     assert not (tmp_path / "run").exists()
+
+
+def test_a_checkpoint_needs_no_file_of_starting_weights_any_more(tmp_path: Path) -> None:
+    first = finished({}, tmp_path / "first")
+    weights = tmp_path / "weights.safetensors"
+    weights.write_bytes(first.folder.model.read_bytes())
+    whole = finished({"init": str(weights)}, tmp_path / "whole")
+    assert not same(worker_states(first.assembly), worker_states(whole.assembly))
+    again = tiny(init=str(weights))
+    with pytest.raises(Killed):
+        prepared(again, tmp_path / "again", at_step=killed_at(6)).train()
+    weights.unlink()
+    resumed = prepared(again, tmp_path / "again", resuming=True)
+    resumed.train()
+    assert same(worker_states(resumed.assembly), worker_states(whole.assembly))
+    with pytest.raises(UserError, match="is not there"):
+        prepared(again, tmp_path / "new")

@@ -48,7 +48,8 @@ class Contestant:
         wrap: from the model and its plain optimizer; called in every process at once.
         steps: local steps of an act, which holds equally many agreements every time.
         ahead: more steps taken beforehand, so that an agreement that overlaps with later steps is
-            due in the middle of an act, or that the first one, which connects, is over.
+            due after the first of an act, and has the others to overlap with, as it has in
+            training; or that the first one, which connects, is over.
         needs: a package beside PyTorch, by the name under which it is both installed and imported.
         ours: whether it is this package's.
     """
@@ -219,7 +220,7 @@ CONTESTANTS: dict[str, Contestant] = {
     "h16-delayed": Contestant(
         "localsgd, H = 16, delayed averaging",
         _ours(local_steps=16, delay=Delay(agreements=1)),
-        ahead=6,
+        ahead=13,
         ours=True,
     ),
     "hierarchical": Contestant(

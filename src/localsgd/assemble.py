@@ -157,14 +157,18 @@ def assemble(
     placement: Placement,
     device: torch.device,
     waiting: Waiting = nullcontext,
+    *,
+    weights: bool = True,
 ) -> Assembly:
     """Builds what trains `run`, which is completed, on `task` with the workers of `placement`.
 
-    `waiting` makes a context for the time in which this process waits for others to agree.
+    Args:
+        waiting: makes a context for the time in which this process waits for others to agree.
+        weights: whether a run that starts from a file's reads them; a checkpoint has its own.
     """
     plan = Plan(run, task.train_size)
     position = Position.start(plan.topology.levels)
-    model = _model(run, task, device)
+    model = _model(run, task, device, weights)
     order = _order(run, plan, task)
     pace = _pace(run, order)
     told = Told(placement.hosted, device)
@@ -310,12 +314,12 @@ def _weigh(
     return weigh
 
 
-def _model(run: Run, task: Task, device: torch.device) -> nn.Module:
+def _model(run: Run, task: Task, device: torch.device, weights: bool) -> nn.Module:
     if run.channels_last and task.card.sequential:
         raise UserError(f"channels_last is for images, but the task {task.name} gives text")
     name = run.model or task.default_model
     model = models.build(name, task, run.seed, streams=run.batch or 0)
-    if run.init is not None:
+    if run.init is not None and weights:
         load_weights(model, Path(run.init))
     if run.precision == "float64":
         model = model.double()

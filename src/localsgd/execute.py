@@ -272,7 +272,8 @@ def prepare(
     plan = Plan(run, task.train_size)
     plan.check()  # Of the data that is there, which may be less than the task's.
     placement = place(plan.topology, timeout)
-    assembly = assemble(run, task, placement, device, waiting)
+    kept = resuming and state.checkpoints(Folder(path).checkpoints)
+    assembly = assemble(run, task, placement, device, waiting, weights=not kept)
     check_same("starting point", starting_point(assembly))
     watching = watching or Watching()
     execution = Execution(assembly, Folder(path), observer, checkpoint_every, watching)
