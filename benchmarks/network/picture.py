@@ -22,7 +22,7 @@ def draw(results: Results, path: Path, title: str) -> None:
     flat = {scene: laps for scene, laps in results.items() if scene.up_link is None}
     racks = {scene: laps for scene, laps in results.items() if scene.up_link is not None}
     count = 2 * bool(flat) + bool(racks)
-    with canvas(path, 1.0 + 4.6 * count, 4.4) as figure:
+    with canvas(path, 1.0 + 4.6 * count, 5.4) as figure:
         panels = list(figure.subplots(1, count, squeeze=False)[0])
         if flat:
             _shares(panels.pop(0), flat)
@@ -57,7 +57,7 @@ def _shares(axes: Axes, results: Results) -> None:
     axes.set_ylim(0, None)
     axes.set_xlabel("rate of a node's link")
     axes.set_ylabel("samples/s, share of no communication")
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.14))
 
 
 def _bytes(axes: Axes, results: Results) -> None:
