@@ -45,8 +45,10 @@ def save(path: Path, state: dict) -> None:
 
 def newest(folder: Path, epochs: int, ranks: int) -> int:
     """The last epoch that every rank has saved; 0 where there is none."""
-    whole = lambda epoch: all(checkpoint(folder, epoch, rank).exists() for rank in range(ranks))  # noqa: E731
-    return max(filter(whole, range(1, epochs + 1)), default=0)
+    for epoch in range(epochs, 0, -1):
+        if all(checkpoint(folder, epoch, rank).exists() for rank in range(ranks)):
+            return epoch
+    return 0
 
 
 def main() -> None:

@@ -104,12 +104,13 @@ class TrainJob:
         return text if self.words is None else f"{text}-{self.words}"
 
 
-CPU = torch.device("cpu")
-
-
 @cache
 def _given(
-    name: str, data_dir: Path | None, samples: int | None, words: int | None, device: torch.device
+    name: str,
+    data_dir: Path | None,
+    samples: int | None,
+    words: int | None,
+    device: torch.device | str,
 ) -> Any:
     """The data, or what is wrong with it: what is missing is looked for once."""
     try:
@@ -126,9 +127,9 @@ def data(
     data_dir: Path | None,
     samples: int | None,
     words: int | None = None,
-    device: torch.device = CPU,
+    device: torch.device | str = "cpu",
 ) -> Task:
-    """A task, as much of its training data as wanted, on the device that trains.
+    """A task, as much of its training data as wanted, on `device`.
 
     Raises:
         UserError: the data is not there.

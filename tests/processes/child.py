@@ -27,7 +27,7 @@ rank = int(os.environ["RANK"])
 (folder / f"pid{rank}").write_text(str(os.getpid()))
 
 if mode == "fine":
-    print(f"rank {rank} fine")
+    sys.stdout.write(f"rank {rank} fine\n")  # at once; print may write the line's end apart
 elif mode == "killed":
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -35,7 +35,7 @@ def keep(path: Path, hosting: Hosting, world: World) -> None:
     """Writes how this process and the others carry out the run in the folder `path`."""
     kept = Kept(
         processes=world.size if is_launched() else None,
-        data_dir=None if hosting.data_dir is None else str(hosting.data_dir.expanduser().resolve()),
+        data_dir=None if hosting.data_place is None else str(hosting.data_place),
         checkpoint_every=hosting.checkpoint_every,
         heartbeat_seconds=hosting.heartbeat_seconds,
         timeout_minutes=hosting.timeout_minutes,

@@ -40,6 +40,11 @@ class Hosting:
     quiet: bool = False
     """Print nothing but errors."""
 
+    @property
+    def data_place(self) -> Path | None:
+        """`data_dir` as others find it, whatever folder they are started in."""
+        return None if self.data_dir is None else self.data_dir.expanduser().resolve()
+
     def check(self) -> None:
         """Refuses numbers that cannot be."""
         for name, least in (("processes", 1), ("checkpoint_every", 1)):
@@ -309,8 +314,8 @@ def hosting_arguments(hosting: Hosting) -> list[str]:
         f"--heartbeat-seconds={hosting.heartbeat_seconds}",
         f"--timeout-minutes={hosting.timeout_minutes}",
     ]
-    if hosting.data_dir is not None:
-        arguments.append(f"--data-dir={hosting.data_dir.expanduser().resolve()}")
+    if hosting.data_place is not None:
+        arguments.append(f"--data-dir={hosting.data_place}")
     if hosting.watch:
         arguments.append(f"--watch={hosting.watch}")
     if hosting.quiet:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -95,16 +95,27 @@ class Averager:
         if self.averaged:
             return []
         if self.watch is not None:
-            self.watch.add(gradients_of(p for pack in self._packs for p in pack.parameters))
+            self.watch.add(self._gradients())
         if not self.shared:
             return []
         self.averaged = True
-        found = [pack.average(self._levels, mark) for pack in self._packs]
-        self._finite = [finite for _, finite in found]
-        return [marks for marks, _ in found]
+        return [pack.average(self._levels, mark) for pack in self._packs]
+
+    def average_early(self) -> None:
+        """Averages before the step does, and remembers whether the means are finite: what follows,
+        such as a clip by value, may hide it.
+        """
+        if self.averaged:
+            return
+        self.average()
+        if self.averaged:
+            self._finite = [gradient.isfinite().all() for gradient in self._gradients()]
+
+    def _gradients(self) -> Iterator[Tensor]:
+        return gradients_of(p for pack in self._packs for p in pack.parameters)
 
     def all_finite(self, optimizer: Optimizer) -> bool:
-        """Whether the averaged gradients are, and were before anything like clipping hid it."""
+        """Whether the averaged gradients are, and were when they were averaged early."""
         return all(map(bool, self._finite)) and all_finite(optimizer)
 
     @torch.no_grad()

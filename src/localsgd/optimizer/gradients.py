@@ -38,10 +38,8 @@ class Pack:
     layout: Layout
     device: torch.device
 
-    def average(self, make_levels: MakeLevels, mark: bool) -> tuple[Tensor, Tensor]:
-        """Averages the gradients; returns the mean of the workers' marks, and whether all means are
-        finite: scalar tensors.
-        """
+    def average(self, make_levels: MakeLevels, mark: bool) -> Tensor:
+        """Averages the gradients; returns the mean of the workers' marks, a scalar tensor."""
         row = self.layout.rows(1, self.device)[0]
         *views, marks = self.layout.views(row).values()
         missing = self._fill(views, marks)
@@ -54,7 +52,7 @@ class Pack:
                 parameter = self.parameters[index]
                 parameter.grad = torch.empty_like(parameter)
         self._empty(views)
-        return marks[-1], row.isfinite().all()
+        return marks[-1]
 
     def _fill(self, views: Sequence[Tensor], marks: Tensor) -> list[int]:
         """Copies the gradients that there are; returns the places of the others."""

@@ -210,7 +210,7 @@ class LocalSGD(Wrapping):
         Without a step, `zero_grad()` of this optimizer (not the model's) begins anew.
         """
         with others_named_lost(self.steps):
-            self._gradients.average()
+            self._gradients.average_early()
 
     def _evaluate(self, closure: Callable[[], Any]) -> Any:
         with torch.enable_grad():

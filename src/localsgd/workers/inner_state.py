@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -29,6 +29,11 @@ from localsgd.reduce import ExactMean, Reducer
 from localsgd.reduce.compressor import scale_dtype
 
 RULES = ("keep", "average", "reset")
+
+Parameters: TypeAlias = Sequence[tuple[Tensor, list[dict[str, Any]]]]
+"""Each parameter, that of the first worker, with its state in every hosted worker's optimizer; {}
+where it has none.
+"""
 
 
 @dataclass(frozen=True)
@@ -121,10 +126,10 @@ class InnerStates:
         due = {
             key: rule.action for key, rule in self._rules.items() if agreements % rule.period == 0
         }
-        if "average" in due.values() or (self._rules and not self._checked):
-            self._average(due)
         parameters = self._parameters()
         counters = _counters(parameters)
+        if "average" in due.values() or (self._rules and not self._checked):
+            self._average(parameters, counters, due)
         for _, states in parameters:
             for state in states:
                 for key, value in state.items():
@@ -134,11 +139,7 @@ class InnerStates:
     def _action(self, key: str, due: Mapping[str, str]) -> str | None:
         return due.get(key, None if key in self._named else due.get("all"))
 
-    def _parameters(self) -> list[tuple[Tensor, list[dict[str, Any]]]]:
-        """Each parameter with its state in every hosted worker's optimizer; {} where it has none.
-
-        The parameter is that of the first worker.
-        """
+    def _parameters(self) -> Parameters:
         by_worker = [
             [
                 (p, optimizer.state.get(p, {}))
@@ -151,9 +152,9 @@ class InnerStates:
             (pairs[0][0], [state for _, state in pairs]) for pairs in zip(*by_worker, strict=True)
         ]
 
-    def _average(self, due: Mapping[str, str]) -> None:
-        parameters = self._parameters()
-        counters = _counters(parameters)
+    def _average(
+        self, parameters: Parameters, counters: Collection[str], due: Mapping[str, str]
+    ) -> None:
         keys, sizes = self._sizes(parameters, counters, due)
         self._check()
         for (parameter, states), by_key in zip(parameters, sizes.unbind(1), strict=True):
@@ -197,10 +198,7 @@ class InnerStates:
             tensor.copy_(mean.view_as(tensor))
 
     def _sizes(
-        self,
-        parameters: Sequence[tuple[Tensor, list[dict[str, Any]]]],
-        counters: Collection[str],
-        due: Mapping[str, str],
+        self, parameters: Parameters, counters: Collection[str], due: Mapping[str, str]
     ) -> tuple[list[str], Tensor]:
         """The keys to average, and how many scalars every worker has of them: `[K, p, keys]`.
 
@@ -249,7 +247,7 @@ def _names(states: Sequence[Mapping[str, Any]], known: Collection[str]) -> bytes
     return "\n".join(sorted({key for state in states for key in state} - set(known))).encode()
 
 
-def _counters(parameters: Sequence[tuple[Tensor, list[dict[str, Any]]]]) -> set[str]:
+def _counters(parameters: Parameters) -> set[str]:
     """Keys of what counts steps: a number, also where the parameter has dimensions."""
     return {"step"} | {
         key
