@@ -49,9 +49,9 @@ def overview(folder: Path = RESULTS) -> Table:
 
 
 def _progress(study: Study | None, store: Store, cores: int) -> str:
-    if study is None:
+    if study is None or store.scale.name not in study.scales:
         return "–"
-    jobs = distinct(study.jobs(store.scale))
+    jobs = distinct((study.whole or study.jobs)(store.scale))
     if not jobs:
         return "counted"
     done = sum(store.of(job) is not None for job in jobs)
@@ -65,7 +65,9 @@ def state(found: Entry, stores: list[Store]) -> str:
     if study is None:
         return "not yet"
     for store in reversed(stores):
-        jobs = study.jobs(store.scale)
+        if store.scale.name not in study.scales:
+            continue
+        jobs = (study.whole or study.jobs)(store.scale)
         if all(store.of(job) is not None for job in jobs):
             return f"done: {store.scale.name}" if jobs else "counted"
     return "ready"

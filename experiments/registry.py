@@ -42,6 +42,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     label: str
     name: str
+    alias: str | None = None
     panels: tuple[str, ...] = ()
     part: Literal["main", "appendix"]
     kind: Literal["table", "figure", "drawing"]
@@ -85,7 +86,7 @@ def entry(name: str) -> Entry:
         UserError: there is none; the nearest is named.
     """
     for found in entries().values():
-        if name in (found.label, found.name, *found.panels):
+        if name in (found.label, found.name, found.alias, *found.panels):
             return found
     raise unknown("table or figure", name, list(_names()))
 
@@ -94,6 +95,8 @@ def _names() -> Iterator[str]:
     for found in entries().values():
         yield found.name
         yield found.label
+        if found.alias:
+            yield found.alias
         yield from found.panels
 
 

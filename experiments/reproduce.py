@@ -14,7 +14,7 @@ from experiments.registry import Entry, entries, entry
 from experiments.scales import scale_of
 from experiments.store import RESULTS, Store
 from experiments.studies import studies
-from experiments.study import Job, ScaleName, Study
+from experiments.study import Job, Scale, ScaleName, Study
 from localsgd.errors import UserError
 from localsgd.record import check_place
 
@@ -94,10 +94,15 @@ def _carry_out(request: Request, wanted: Sequence[Study], console: Console) -> i
     check_place(request.out)
     check_place(request.work, "--work")
     scale = scale_of(request.scale, request.seeds, tunes=request.tune)
+    wanted = _designed(wanted, scale, named=bool(request.names))
     store = Store(scale, request.out)
     everything = engine.distinct(job for study in wanted for job in study.jobs(scale))
     mine = engine.share(everything, request.shard)
     console.print(showing.forecast(mine, store, _processes(request, mine)))
+    for study in wanted:
+        if study.whole is not None:
+            rest = engine.share_by_key(engine.distinct(study.whole(scale)), request.shard)
+            console.print(showing.outlook(study, rest, store, _processes(request, rest)))
     place = engine.Place(request.work / scale.name, request.data_dir)
     try:
         outcome = engine.carry_out(mine, store, place, _processes(request, mine), console)
@@ -113,6 +118,18 @@ def _carry_out(request: Request, wanted: Sequence[Study], console: Console) -> i
     for title, reason in outcome.failed.items():
         console.print(f"not done: {title}: {reason}", style="red", markup=False)
     return 1 if outcome.failed else 0
+
+
+def _designed(wanted: Sequence[Study], scale: Scale, *, named: bool) -> list[Study]:
+    """Those with a design at the scale. What was named and has none is refused."""
+    found = [study for study in wanted if scale.name in study.scales]
+    for study in wanted:
+        if named and scale.name not in study.scales:
+            raise UserError(
+                f"{entry(study.label).name} has no design at scale {scale.name}; choose "
+                f"--scale {' or '.join(study.scales)}"
+            )
+    return found
 
 
 def _later(

@@ -1,4 +1,4 @@
-"""How large the studies are: seconds, CPU minutes, or as in the paper.
+"""How large the studies are: seconds, CPU minutes, CPU days, or as in the paper.
 
 Fixed before the runs. `smoke` shows that everything works and nothing else. `small` keeps the
 paper's proportions where a CPU allows it: K = 16 workers whose global batch is 5 % of the training
@@ -7,6 +7,10 @@ decays at 50 % and 75 %, H up to 64. Its second phase is short: 234 steps, in wh
 rounds; the paper's has 3,660. No image is augmented. The rates are the ones that an earlier study
 of the same network found to fit the training data (`landscape/design.py`); nothing is tuned unless
 that is asked for.
+
+`medium` is the paper's network, data and procedure with a fifth of the images and 80 epochs, the
+smallest size at which its main claim can be seen (`studies/headline.py` has the design). All of its
+runs are in float32, so that the processors of several machines may share them.
 """
 
 from __future__ import annotations
@@ -48,6 +52,21 @@ LIGHT: dict[str, Any] = {
     "evaluate_every": 1.0,
 }
 """A perceptron takes a seventh of the time. Its rate is that of `family/design.py`."""
+MEDIUM: dict[str, Any] = {
+    "task": "cifar10",
+    "model": "resnet20-identity",
+    "train_samples": 10_000,
+    "workers": 16,
+    "batch": 32,
+    "epochs": 80.0,
+    "lr": 0.2,
+    "lr_batch": 128,
+    "lr_warmup": 1.333,
+    "weight_decay": 1e-4,
+    "channels_last": True,
+    "evaluate_every": 5.0,
+    "evaluate_local": "never",
+}
 PAPER: dict[str, Any] = {
     "task": "cifar10",
     "model": "resnet20",
@@ -58,12 +77,12 @@ PAPER: dict[str, Any] = {
     "lr_batch": 128,
     "lr_warmup": 5.0,
     "weight_decay": 1e-4,
-    "batch_norm": "recalibrated",
 }
 
 SCALES: dict[ScaleName, Scale] = {
     "smoke": Scale("smoke", SMOKE, seeds=1, main_seeds=2),
     "small": Scale("small", SMALL, seeds=3, main_seeds=5, light=LIGHT),
+    "medium": Scale("medium", MEDIUM, seeds=5, main_seeds=10, tunes=True),
     "paper": Scale("paper", PAPER, seeds=3, main_seeds=3, tunes=True),
 }
 

@@ -32,6 +32,17 @@ def forecast(jobs: Sequence[Job], store: Store, processes: int) -> str:
     return f"{text}; the rest takes about {duration(seconds / processes)}"
 
 
+def outlook(study: Study, jobs: Sequence[Job], store: Store, processes: int) -> str:
+    """How long the whole of a study takes whose later work follows from its earlier results."""
+    seconds = costs.seconds(jobs, store, costs.calibrated(jobs, store))
+    known = "" if seconds is None else f", about {duration(seconds / processes)} in all"
+    return (
+        f"{entry(study.label).name} at scale {store.scale.name}: {plural(len(jobs), 'run')}"
+        f"{known} on {plural(processes, 'core')}, what is done already included; it can be cut "
+        "off and goes on"
+    )
+
+
 def show(study: Study, records: Records, pictures: Path, console: Console) -> None:
     """Prints its tables, claims and notes, and writes its pictures."""
     found = entry(study.label)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Record = Mapping[str, Any]
 """What came of one job: JSON, without the models."""
-ScaleName = Literal["smoke", "small", "paper"]
+ScaleName = Literal["smoke", "small", "medium", "paper"]
 State = Literal["reproduced", "not reproduced", "not decidable at this scale"]
 Cell = str | int | float | None
 
@@ -27,7 +27,8 @@ class Scale:
     """How large the work is.
 
     Args:
-        name: "smoke" takes seconds in all, "small" minutes on a CPU, "paper" is the paper's own.
+        name: "smoke" takes seconds in all, "small" minutes on a CPU, "medium" days, "paper" is the
+            paper's own.
         ground: settings of `localsgd.Run` that all training of this scale starts from.
         seeds: of every arm that says nothing else.
         main_seeds: of the arms that the paper's main claims are about.
@@ -173,9 +174,13 @@ class Study:
         page: what is read off the records that there are, complete or not.
         later: more work that follows from what has been found, done or not; asked again whenever
             all of it is done.
+        scales: at which it has a design.
+        whole: all work at a scale for a forecast, where `jobs` are only its first part.
     """
 
     label: str
     jobs: Callable[[Scale], Sequence[Job]]
     page: Callable[[Records], Page]
     later: Callable[[Records], Sequence[Job]] = _nothing
+    scales: tuple[ScaleName, ...] = ("smoke", "small", "paper")
+    whole: Callable[[Scale], Sequence[Job]] | None = None

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from experiments import made, store, trunk
 from experiments.study import Record, Workplace
@@ -21,7 +22,7 @@ from experiments.vocabulary import common_words
 from localsgd import tasks
 from localsgd.assemble import Assembly, pick_device
 from localsgd.errors import UserError
-from localsgd.evaluate import agreed_model
+from localsgd.evaluate import agreed_model, recalibrate, score
 from localsgd.execute import Execution
 from localsgd.metric import metric_of
 from localsgd.run import Run, to_json
@@ -147,6 +148,7 @@ def _record(execution: Execution, summary: Mapping[str, Any]) -> Record:
     loss, accuracy = _fit(agreed_model(assembly), assembly)
     rows = execution.folder.metrics()
     return {
+        **_recalibrated(assembly),
         metric.key: figure(summary[metric.key]),
         metric.best: figure(summary[metric.best]),
         metric.local: figure(summary[metric.local]),
@@ -164,6 +166,20 @@ def _record(execution: Execution, summary: Mapping[str, Any]) -> Record:
             [figure(row["epoch"]), figure(row[metric.key]), figure(row["train_loss"])]
             for row in rows
         ],
+    }
+
+
+def _recalibrated(assembly: Assembly) -> dict[str, float | None]:
+    """Test results with batch-norm statistics re-estimated on training data, beside the mean's."""
+    model = agreed_model(assembly)
+    norms = any(isinstance(module, _BatchNorm) for module in model.modules())
+    if assembly.run.batch_norm != "mean" or not norms:
+        return {}
+    recalibrate(model, assembly)
+    found = score(model, assembly)
+    return {
+        "recalibrated_test_accuracy": figure(found.accuracy),
+        "recalibrated_test_loss": figure(found.loss),
     }
 
 

@@ -12,7 +12,7 @@ processes, so that a grid that was cut off goes on.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 
 Name = TypeVar("Name")
 FACTORS = (1 / 16, 1 / 4, 1 / 2, 15 / 16, 15.5 / 16, 1.0, 16.5 / 16, 17 / 16, 2.0)
+OF_THE_PAPER = (15 / 16, 15.5 / 16, 1.0, 16.5 / 16, 17 / 16)
 STEP = 0.5 / 16
 SEED = 1000
 MOST = 25
 """Points of a grid, at which it is given up: the best one so far is taken."""
 
 
-def due(known: Mapping[float, float]) -> list[float]:
+def due(known: Mapping[float, float], grid: Sequence[float] = FACTORS) -> list[float]:
     """Factors to try next, from what is known of others (larger is better); none where the best is
     inside.
 
@@ -48,7 +49,7 @@ def due(known: Mapping[float, float]) -> list[float]:
     >>> due({factor: factor for factor in FACTORS})
     [3.875]
     """
-    if missing := [factor for factor in FACTORS if factor not in known]:
+    if missing := [factor for factor in grid if factor not in known]:
         return missing
     ordered = sorted(known)
     best = _best(known)
@@ -72,12 +73,12 @@ def point(one: Arm, factor: float) -> TrainJob:
     return replace(one.jobs[0], run=_scaled(one.jobs[0], factor, SEED))
 
 
-def scores(records: Records, one: Arm) -> dict[float, float]:
+def scores(records: Records, one: Arm, grid: Sequence[float] = FACTORS) -> dict[float, float]:
     """What is known of an arm's grid, by factor: the larger the better. What diverged is worst."""
     found: dict[float, float] = {}
     while True:
         new = {}
-        for factor in due(found):
+        for factor in due(found, grid):
             record = records.of(point(one, factor))
             if record is not None:
                 new[factor] = _score(record)
@@ -96,17 +97,18 @@ def _score(record: Mapping[str, float | None]) -> float:
 
 def tuned(records: Records, one: Arm) -> Arm | None:
     """The arm at the best point of its grid; `None` while that is not known."""
-    factor = _found(records, one)
-    return None if factor is None else _at(one, factor)
+    factor = best_factor(records, one)
+    return None if factor is None else at(one, factor)
 
 
-def _found(records: Records, one: Arm) -> float | None:
-    """The best factor of an arm's grid."""
-    known = scores(records, one)
-    return None if due(known) else _best(known)
+def best_factor(records: Records, one: Arm, grid: Sequence[float] = FACTORS) -> float | None:
+    """The best factor of an arm's grid; `None` while that is not known."""
+    known = scores(records, one, grid)
+    return None if due(known, grid) else _best(known)
 
 
-def _at(one: Arm, factor: float) -> Arm:
+def at(one: Arm, factor: float) -> Arm:
+    """The arm with its rate multiplied by `factor`."""
     jobs = (replace(job, run=_scaled(job, factor, job.run.seed)) for job in one.jobs)
     return Arm(f"{one.name}, rate x {factor:.4g}", tuple(jobs), tuned=True)
 
@@ -138,21 +140,27 @@ def taken_over(records: Records, by: Mapping[Name, Arm], base: Name) -> dict[Nam
     """Arms by name, all of them at the factor found for `base` where the scale tunes and it is
     known: so larger H take over the rate that was tuned at H = 1.
     """
-    factor = _found(records, by[base]) if records.scale.tunes else None
-    return {name: one if factor is None else _at(one, factor) for name, one in by.items()}
+    factor = best_factor(records, by[base]) if records.scale.tunes else None
+    return {name: one if factor is None else at(one, factor) for name, one in by.items()}
 
 
-def pictures(records: Records, arms: Iterable[Arm]) -> list[Picture]:
-    """The grids that have points, each as a picture."""
+def pictures(
+    records: Records, arms: Iterable[Arm], grid: Sequence[float] = FACTORS, name: str = ""
+) -> list[Picture]:
+    """The grids that have points, each as a picture; `name` goes into the names of their files."""
     if not records.scale.tunes:
         return []
     numbered = enumerate(arms, start=1)
-    return [_picture(records, index, one) for index, one in numbered if scores(records, one)]
+    return [
+        _picture(records, f"rates-{name.lower() or index}", one, grid)
+        for index, one in numbered
+        if scores(records, one, grid)
+    ]
 
 
-def _picture(records: Records, index: int, one: Arm) -> Picture:
+def _picture(records: Records, name: str, one: Arm, grid: Sequence[float]) -> Picture:
     def draw() -> Figure:
-        known = scores(records, one)
+        known = scores(records, one, grid)
         figure, (axes,) = panels()
         places = sorted(known)
         axes.plot(places, [known[place] for place in places], "o-", ms=3, lw=1.2)
@@ -162,8 +170,8 @@ def _picture(records: Records, index: int, one: Arm) -> Picture:
         )
         return figure
 
-    jobs = [point(one, factor) for factor in scores(records, one)]
-    return Picture(f"rates-{index}", f"The grid of rates of {one.name}", draw, jobs)
+    jobs = [point(one, factor) for factor in scores(records, one, grid)]
+    return Picture(name, f"The grid of rates of {one.name}", draw, jobs)
 
 
 def _scaled(job: TrainJob, factor: float, seed: int) -> Run:

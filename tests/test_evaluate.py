@@ -111,6 +111,32 @@ def test_recalibrated_statistics_are_those_of_the_training_data(
         assert found.get_submodule(norm).momentum == 0.1
 
 
+def test_recalibration_reads_images_as_training_does() -> None:
+    """Augmented, with draws of its own that are the same every time."""
+    assembly = apart(batch_norm="recalibrated")
+    plain = agreed_model(assembly)
+    drawn = []
+
+    def noisy(indices: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        x, y = digits().train_batch(indices, None)
+        if generator is not None:
+            drawn.append(torch.randn(x.shape, generator=generator))
+            x = x + drawn[-1]
+        return x, y
+
+    object.__setattr__(assembly.task, "train_batch", noisy)
+    try:
+        first, second = agreed_model(assembly), agreed_model(assembly)
+    finally:
+        object.__delattr__(assembly.task, "train_batch")
+    assert len(drawn) == 2
+    assert torch.equal(*drawn)
+    for norm in norms(first):
+        found = [model.state_dict()[f"{norm}.running_var"] for model in (first, second, plain)]
+        assert torch.equal(found[0], found[1])
+        assert not torch.equal(found[0], found[2])
+
+
 def test_recalibration_takes_the_first_10_000_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluate, "BATCH", 30)
     monkeypatch.setattr(evaluate, "RECALIBRATION", 70)

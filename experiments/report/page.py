@@ -22,6 +22,7 @@ MEANING = (
 SCALES = {
     "smoke": "seconds in all; it shows that everything works, and decides nothing",
     "small": "CPU minutes a study: small networks, part of the data, the paper's proportions",
+    "medium": "CPU days: the paper's network, data and procedure, fewer images and epochs",
     "paper": "the paper's own size",
 }
 

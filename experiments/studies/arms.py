@@ -7,6 +7,7 @@ from typing import Any
 from experiments import tuning
 from experiments.arms import Arm, Row, arm, claim, jobs_of, published, table
 from experiments.pictures import learning_curves
+from experiments.studies import headline
 from experiments.study import Page, Records, Scale, Study
 from experiments.training import TrainJob
 
@@ -40,6 +41,9 @@ def baselines(scale: Scale) -> list[Arm]:
 
 
 def page(records: Records) -> Page:
+    """At the medium scale that of `headline`, whose design is its own."""
+    if records.scale.name == "medium":
+        return headline.page(records)
     by = tuning.applied(records, arms(records.scale), TUNED)
     rows = [
         Row(
@@ -132,8 +136,18 @@ def _origin(one: Arm) -> str:
     return "at its tuned rate" if one.tuned else "that it goes on from"
 
 
+def jobs(scale: Scale) -> list[TrainJob]:
+    return headline.jobs(scale) if scale.name == "medium" else jobs_of([*arms(scale).values()])
+
+
+def whole(scale: Scale) -> list[TrainJob]:
+    return headline.whole(scale) if scale.name == "medium" else jobs(scale)
+
+
 def later(records: Records) -> list[TrainJob]:
+    if records.scale.name == "medium":
+        return headline.later(records)
     return tuning.later(records, baselines(records.scale))
 
 
-STUDY = Study(LABEL, lambda scale: jobs_of([*arms(scale).values()]), page, later)
+STUDY = Study(LABEL, jobs, page, later, scales=("smoke", "small", "medium", "paper"), whole=whole)

@@ -103,7 +103,7 @@ def test_every_label_has_a_study() -> None:
 def test_before_anything_is_done_there_is_a_page(label: str, tmp_path: Path) -> None:
     """Its claims decide nothing, and its jobs are runs that can be carried out."""
     study = studies.studies()[label]
-    for scale in SCALES.values():
+    for scale in (SCALES[name] for name in study.scales):
         page = study.page(Store(scale, tmp_path))
         for claim in page.claims:
             if claim.jobs:

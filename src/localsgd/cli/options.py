@@ -157,7 +157,7 @@ class ReproduceCommand:
     """List them: what is done at every scale, and what it costs here."""
     show: bool = False
     """Only show what the paper has under these names."""
-    scale: Literal["smoke", "small", "paper"] = "small"
+    scale: Literal["smoke", "small", "medium", "paper"] = "small"
     """smoke takes seconds a name, small minutes on a CPU, paper is the paper's own size."""
     seeds: int | None = None
     """Runs of every arm; the scale's number where not given."""
@@ -182,7 +182,7 @@ class ReportCommand:
     It needs no network, and says of every number which runs are behind it. Runs nothing.
     """
 
-    scale: Literal["smoke", "small", "paper"] = "small"
+    scale: Literal["smoke", "small", "medium", "paper"] = "small"
     """Whose records are reported."""
     out: Path = Path("report.html")
     """The page."""

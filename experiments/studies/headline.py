@@ -1,0 +1,310 @@
+"""The paper's main claim where it can be seen: M1, M2 and M3. Fixed before the first counted run.
+
+    M1  CIFAR-10, 10,000 images, 80 epochs, K = 16, B = 32, ten seeds
+    M3  CIFAR-10, all 50,000 images, 100 epochs, K = 16, B = 128, five seeds
+    M2  CIFAR-100, otherwise as M1, five seeds
+
+Arms (the paper's figure of five ways to train): A1 one worker; A2 K = 16; A3 K = 16 with eight
+times the batch, the effective batch of A4; A4 local SGD, H = 8; A5 post-local SGD that goes on from
+the workers of A2 at the first decay, H = 8, 16, 32 and 64.
+
+The network is ResNet-20 with identity shortcuts. The rate is scaled linearly from 0.2 for 128
+samples, warmed up over 1/60 of the run, and falls tenfold at 50 % and 75 %. Nesterov momentum 0.9,
+weight decay 1e-4, crops and flips, float32.
+
+- Rates. Those of A1, A2 and A3 of M1 are tuned on a seed that does not count: the paper's grid of
+  five (15/16 to 17/16 of the scaled rate), which grows while the best lies at an end, for A3 with
+  rates down to 1/16 as well; by test accuracy at the end, as in the paper. A5 goes on at A2's rate,
+  and A4 takes A2's factor. M2 and M3 take the factors of M1.
+- The subset of 10,000 images is one for all seeds, class-balanced. A seed gives first weights,
+  order and augmentation. Arms of one seed are paired; A2 and A5 share their first phase to the bit.
+- The outcome is the test accuracy of the averaged model at the end of training, batch norm with the
+  workers' mean statistics. Test loss is the second outcome. Results with statistics re-estimated on
+  augmented training data are recorded beside them and decide nothing.
+- No claim is decided before all seeds of its arms are there.
+
+The order of the work: the grid of A2, then A2 and A5 with H = 16, 32, 64 seed by seed (M1a); the
+grids of A1 and A3, then A1, A3, A4 and A5 with H = 8 (M1b); M3 seed by seed; M2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from experiments import tuning
+from experiments.arms import Arm, Row, arm, claim, jobs_of, spread, table
+from experiments.pictures import learning_curves
+from experiments.study import Claim, Page, Records, Scale, Table
+from experiments.training import TrainJob
+
+TUNED = ("A1", "A2", "A3")
+GRIDS = {"A1": tuning.OF_THE_PAPER, "A2": tuning.OF_THE_PAPER, "A3": tuning.FACTORS}
+"""The scaled rate of A3 is 6.4, where the five rates of the paper's grid would be alike but for
+chance.
+"""
+RATE_OF = {"A4": "A2", "A5": "A2"}
+"""Whose factor an arm takes that is not tuned itself."""
+SETTINGS: Mapping[str, dict[str, Any]] = {
+    "A1": {"method": "mini-batch", "workers": 1},
+    "A2": {"method": "mini-batch"},
+    "A3": {"method": "mini-batch"},
+    "A4": {"method": "local", "local_steps": (8,)},
+    "A5, H = 8": {"method": "post-local", "local_steps": (8,)},
+    "A5, H = 16": {"method": "post-local", "local_steps": (16,)},
+    "A5, H = 32": {"method": "post-local", "local_steps": (32,)},
+    "A5, H = 64": {"method": "post-local", "local_steps": (64,)},
+}
+EFFECTIVE = 8
+"""A3 has so many times the batch of A2: the H of A4."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One data set and size, with the arms that are trained on it.
+
+    Args:
+        name, title: for people.
+        arms: by name, in the order of the table.
+        seeds: how many, from 0.
+        ground: settings on top of the scale's.
+    """
+
+    name: str
+    title: str
+    arms: tuple[str, ...]
+    seeds: int
+    ground: Mapping[str, Any] = field(default_factory=dict)
+
+
+FULL = {"train_samples": None, "epochs": 100.0, "batch": 128, "lr_warmup": 1.667}
+M1 = Part("M1", "CIFAR-10, 10,000 images", tuple(SETTINGS), seeds=10)
+M3 = Part("M3", "CIFAR-10, 50,000 images", ("A2", "A5, H = 16", "A5, H = 32"), 5, FULL)
+M2 = Part(
+    "M2",
+    "CIFAR-100, 10,000 images",
+    ("A1", "A2", "A5, H = 16", "A5, H = 32"),
+    5,
+    {"task": "cifar100"},
+)
+FIRST = ("A2", "A5, H = 16", "A5, H = 32", "A5, H = 64")
+"""M1a; the other arms of M1 are M1b."""
+
+
+def untuned(scale: Scale, part: Part) -> dict[str, Arm]:
+    """The arms at the scaled rate, by name."""
+    batch = {**scale.ground, **part.ground}["batch"]
+    sized = replace(scale, seeds=part.seeds)
+    return {
+        name: arm(
+            sized,
+            f"{name} ({part.name})",
+            **{
+                **part.ground,
+                **SETTINGS[name],
+                **({"batch": EFFECTIVE * batch} if name == "A3" else {}),
+            },
+        )
+        for name in part.arms
+    }
+
+
+def factors(records: Records) -> dict[str, float | None]:
+    """The best factors of A1, A2 and A3 in M1; `None` where a grid is not done."""
+    by = untuned(records.scale, M1)
+    return {name: tuning.best_factor(records, by[name], GRIDS[name]) for name in TUNED}
+
+
+def arms(records: Records, part: Part) -> dict[str, Arm]:
+    """The arms of a part at their rates; at the scaled rate while a grid is not done."""
+    known = factors(records)
+    by = untuned(records.scale, part)
+    return {
+        name: one if (factor := known[_rated_by(name)]) is None else tuning.at(one, factor)
+        for name, one in by.items()
+    }
+
+
+def _rated_by(name: str) -> str:
+    own = name.partition(",")[0]
+    return RATE_OF.get(own, own)
+
+
+def grid_points(records: Records, name: str) -> list[TrainJob]:
+    """What is to be tried next in an arm's grid; nothing once it is done."""
+    one = untuned(records.scale, M1)[name]
+    known = tuning.scores(records, one, GRIDS[name])
+    return [tuning.point(one, factor) for factor in tuning.due(known, GRIDS[name])]
+
+
+def seed_by_seed(by: Sequence[Arm], at_once: int = 2) -> list[TrainJob]:
+    """All jobs, a few seeds at a time: arms of one seed share a first phase, whose file is short of
+    life, and processes side by side had to wait for it.
+    """
+    seeds = range(max(len(one.jobs) for one in by))
+    return [
+        one.jobs[seed]
+        for first in seeds[::at_once]
+        for one in by
+        for seed in seeds[first : first + at_once]
+    ]
+
+
+def stages(records: Records) -> Iterator[list[TrainJob]]:
+    """The work in its order, each stage known once those before it are done."""
+    known = factors(records)
+    if known["A2"] is None:
+        yield grid_points(records, "A2")
+        return
+    m1 = arms(records, M1)
+    yield seed_by_seed([m1[name] for name in FIRST])
+    if None in known.values():
+        yield [job for name in ("A1", "A3") for job in grid_points(records, name)]
+        return
+    yield seed_by_seed([one for name, one in m1.items() if name not in FIRST])
+    for part in (M3, M2):
+        yield seed_by_seed([*arms(records, part).values()])
+
+
+def jobs(scale: Scale) -> list[TrainJob]:
+    """The first stage; the rest follows from its results."""
+    one = untuned(scale, M1)["A2"]
+    return [tuning.point(one, factor) for factor in GRIDS["A2"]]
+
+
+def later(records: Records) -> list[TrainJob]:
+    """The first stage that is not done."""
+    for stage in stages(records):
+        if any(records.of(job) is None for job in stage):
+            return stage
+    return []
+
+
+def whole(scale: Scale) -> list[TrainJob]:
+    """All runs, at the scaled rates: what a forecast of hours is made from."""
+    m1 = untuned(scale, M1)
+    grids = [tuning.point(m1[name], factor) for name in TUNED for factor in GRIDS[name]]
+    return grids + jobs_of([one for part in (M1, M3, M2) for one in untuned(scale, part).values()])
+
+
+def page(records: Records) -> Page:
+    by = {part.name: arms(records, part) for part in (M1, M3, M2)}
+    m1 = by["M1"]
+    curves = [
+        learning_curves(
+            f"curves-{name.lower()}",
+            f"Training loss and test accuracy of {', '.join(found)} ({part.title})",
+            records,
+            list(found.values()),
+        )
+        for part, (name, found) in zip((M1, M3, M2), by.items(), strict=True)
+    ]
+    shown = ("A1", "A2", "A5, H = 16", "A5, H = 32")
+    main = learning_curves(
+        "headline",
+        "Small batch, large batch and post-local SGD on CIFAR-10 (10,000 images)",
+        records,
+        [m1[name] for name in shown],
+    )
+    tuned = untuned(records.scale, M1)
+    return Page(
+        tables=[
+            made
+            for part in (M1, M3, M2)
+            for made in (
+                _accuracies(records, part, by[part.name]),
+                _losses(records, part, by[part.name]),
+            )
+        ],
+        pictures=[
+            main,
+            *curves,
+            *(
+                picture
+                for name in TUNED
+                for picture in tuning.pictures(records, [tuned[name]], GRIDS[name], name)
+            ),
+        ],
+        claims=list(_claims(records, by)),
+        notes=NOTES,
+    )
+
+
+def _accuracies(records: Records, part: Part, by: Mapping[str, Arm]) -> Table:
+    rows = [Row((name, f"{one.run.lr:g}"), one) for name, one in by.items()]
+    return table(f"{part.name}: {part.title}", ("arm", "rate"), rows, records, paper=())
+
+
+def _losses(records: Records, part: Part, by: Mapping[str, Arm]) -> Table:
+    fields = ("test_loss", "train_loss", "recalibrated_test_accuracy", "recalibrated_test_loss")
+    digits = (3, 3, 2, 3)
+    return Table(
+        f"{part.name}: losses, and results with statistics re-estimated on augmented images",
+        (
+            "arm",
+            "test loss",
+            "train loss",
+            "re-estimated: test acc. (%)",
+            "re-estimated: test loss",
+        ),
+        [
+            [name, *(spread(records, one, f, d) for f, d in zip(fields, digits, strict=True))]
+            for name, one in by.items()
+        ],
+        jobs=[one.jobs for one in by.values()],
+    )
+
+
+def _claims(records: Records, by: Mapping[str, Mapping[str, Arm]]) -> Iterator[Claim]:
+    for part in (M1, M3, M2):
+        found = by[part.name]
+        for name, one in found.items():
+            if name.startswith("A5"):
+                yield from _better(records, part, one, found["A2"])
+        if "A1" in found:
+            yield claim(
+                records,
+                f"A large batch (A2) ends at a lower test accuracy than a small one (A1): "
+                f"{part.title}.",
+                "section 1",
+                found["A1"],
+                found["A2"],
+            )
+    m1 = by["M1"]
+    yield claim(
+        records,
+        "Local SGD (A4) is better than mini-batch SGD with the same effective batch and the same "
+        "number of rounds (A3): CIFAR-10, 10,000 images.",
+        "section 4.1",
+        m1["A4"],
+        m1["A3"],
+    )
+
+
+def _better(records: Records, part: Part, one: Arm, large: Arm) -> Iterator[Claim]:
+    h = one.run.local_steps
+    assert h is not None
+    sentence = (
+        f"Post-local SGD with H = {h[0]} (A5) ends at a {{}} than the large batch (A2) that it "
+        f"goes on from: {part.title}."
+    )
+    yield claim(records, sentence.format("higher test accuracy"), "section 4.2", one, large)
+    yield claim(
+        records,
+        sentence.format("lower test loss"),
+        "section 4.2",
+        one,
+        large,
+        sign=-1,
+        field="test_loss",
+    )
+
+
+NOTES = (
+    "The paper has 50,000 images, 300 epochs and B = 128; M3 has all images, a third of the "
+    "epochs. Rates of A1, A2 and A3 are tuned in M1 on a seed that is not counted; the other arms "
+    "take A2's factor, and M2 and M3 take the factors of M1.",
+    "All numbers are of the averaged model at the end of training, with the workers' mean "
+    "statistics of batch norm.",
+)
