@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types clean
+.PHONY: demo test lint types docs package clean
 
 demo: $(VENV)/cli
 	$(BIN)/localsgd compare --task digits --methods mini-batch local post-local hierarchical \
@@ -20,6 +20,18 @@ lint: $(VENV)/dev
 
 types: $(VENV)/dev
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
+
+docs: $(VENV)/docs
+	$(BIN)/python tools/site.py
+	$(BIN)/zensical build --strict --clean
+
+package: $(VENV)/release
+	rm -rf dist build/empty
+	$(BIN)/validate-pyproject pyproject.toml
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+	$(BIN)/python tools/smoke.py dist
 
 $(VENV)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -39,6 +51,16 @@ $(VENV)/dev: $(VENV)/python pyproject.toml constraints.txt
 	@echo "Installing localsgd with its tests and tools"
 	@$(INSTALL) -e '.[dev]'
 	@touch $@ $(VENV)/cli
+
+$(VENV)/docs: $(VENV)/python pyproject.toml
+	@echo "Installing what builds the documentation"
+	@$(INSTALL) -e '.[docs]'
+	@touch $@
+
+$(VENV)/release: $(VENV)/python pyproject.toml
+	@echo "Installing what builds and checks the packages"
+	@$(INSTALL) -e '.[release]'
+	@touch $@
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache

@@ -36,7 +36,8 @@ def shared_directions(
 ) -> list[list[Tensor]]:
     """`count` directions for each of several models: the same Gaussians, each model's own filters.
 
-    weights: one vector [n] a model, of one layout. Returns [model][direction] -> [n].
+    weights: one vector [n] a model, of one layout. Returns a list by model of lists by
+    direction, each [n].
     """
     if count < 1:
         raise UserError(f"{count} directions were asked for; ask for 1 or more")

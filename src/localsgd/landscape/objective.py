@@ -43,7 +43,9 @@ class Objective:
     model itself, its mode, gradients and buffers are left as they were.
 
     Args:
-      model, loss, data: see `localsgd.landscape.data` for what data may be.
+      model: whose weights and buffers are read.
+      loss: of an output and its targets, the mean over a batch.
+      data: batches (x, y); `localsgd.landscape.data` says what they may be.
       parameters: shell patterns of parameter names; by default all with `requires_grad`.
       statistics: batch-norm statistics (`kept`, `averaged`, `estimated`).
       group: processes that divide the batches; each gives the same data.
