@@ -29,7 +29,8 @@ REFERENCE = {
 
 def tracked() -> list[Path]:
     """The files that the site may show: those of the repository, committed or about to be."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", "*.md", *SHOWN]
+    kinds = ["--cached", "--others", "--exclude-standard"]
+    command = ["git", "ls-files", *kinds, "--", "*.md", *SHOWN]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return [Path(line) for line in found.splitlines()]
 

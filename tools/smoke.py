@@ -1,6 +1,6 @@
 """Installs each package of a folder in an empty environment and trains with it for a second.
 
-    python tools/smoke.py dist
+python tools/smoke.py dist
 """
 
 from __future__ import annotations
