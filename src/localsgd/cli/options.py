@@ -173,6 +173,9 @@ class ReproduceCommand:
     """Where records are kept; experiments/results/reproduce where not given."""
     work: Path | None = None
     """For pictures, and for what interrupted runs go on from; runs/reproduce where not given."""
+    checkout: Path | None = None
+    """The repository whose experiments/ is executed; the one that this command was installed from
+    where not given."""
 
 
 @dataclass(frozen=True)
@@ -192,6 +195,9 @@ class ReportCommand:
     """Where records are kept; experiments/results/reproduce where not given."""
     tune: bool = False
     """Show baselines with tuned learning rates (reproduce --tune), where those are known."""
+    checkout: Path | None = None
+    """The repository whose experiments/ is executed; the one that this command was installed from
+    where not given."""
 
 
 @dataclass(frozen=True)
