@@ -72,13 +72,11 @@ def _lasting_output() -> Generator[None]:
     """
     before = sys.stdout
     before.flush()
-    sys.stdout = lasting(before)
+    sys.stdout = own = lasting(before)
     try:
         yield
     finally:
-        sys.stdout.flush()
-        if sys.stdout is not before:
-            sys.stdout.detach()
+        own.flush()
         sys.stdout = before
 
 

@@ -5,7 +5,6 @@ A `Run` says what is trained; the rest says where and how it is carried out.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -53,8 +52,11 @@ class Hosting:
                 raise UserError(f"--{name.replace('_', '-')} {value} cannot be; give 1 or more")
         for name in ("heartbeat_seconds", "timeout_minutes"):
             value = getattr(self, name)
-            if not 0 < value < math.inf:
-                raise UserError(f"--{name.replace('_', '-')} {value:g} cannot be; give more than 0")
+            if not 0 < value < 1e6:
+                raise UserError(
+                    f"--{name.replace('_', '-')} {value:g} cannot be; give more than 0, and less "
+                    "than a million"
+                )
         if self.watch:
             from localsgd.watching import watch
 

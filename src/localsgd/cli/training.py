@@ -49,7 +49,6 @@ from localsgd.tasks.task import Task
 from localsgd.topology import check_hosting
 from localsgd.watching import watch, watched
 
-
 TRUST = (
     "Several machines: whoever reaches their ports can end or falsify this run. Keep them on a "
     "network that you trust, or in a tunnel."
@@ -170,7 +169,7 @@ def compared(command: CompareCommand) -> dict[str, Run]:
 
 
 def starts_processes(hosting: Hosting, runs: Sequence[Run]) -> bool:
-    """Whether this process only starts others, over which the workers of all `runs` can be spread."""
+    """Whether this process only starts others, which the workers of all `runs` have to fit."""
     if hosting.processes is None:
         return False
     _check_alone("processes")

@@ -70,7 +70,11 @@ def lasting(like: TextIO, descriptor: int | None = None) -> TextIO:
     if not isinstance(like, io.TextIOWrapper):
         return like
     own = descriptor is not None
-    file = _Lasting(descriptor if own else like.fileno(), "w", closefd=own)
+    try:
+        file = _Lasting(descriptor if own else like.fileno(), "w", closefd=own)
+    except io.UnsupportedOperation:
+        like.reconfigure(errors="replace")
+        return like
     return io.TextIOWrapper(
         io.BufferedWriter(file),  # type: ignore[bad-specialization]
         encoding=like.encoding,
