@@ -29,6 +29,7 @@ rank = int(os.environ["RANK"])
 if mode == "fine":
     sys.stdout.write(f"rank {rank} fine\n")  # at once; print may write the line's end apart
 elif mode == "listens":
+    sys.path.append(str(Path(__file__).parent))  # which children of the launcher do not have
     from scenarios import listening
 
     from localsgd.processes import joined

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import ipaddress
 import os
 import signal
@@ -86,6 +87,24 @@ def works_on(limit: float = LIMIT) -> None:
     def body(world: World, heartbeat: Heartbeat) -> None:
         print("works", flush=True)
         _work(heartbeat, 1.2 * LIMIT)
+
+    _run(body, limit)
+
+
+def over_links(seconds: float, limit: float) -> None:
+    """Short rounds, each process on a node of its own, which the variable NODE names."""
+    with open(f"/run/netns/{os.environ['NODE']}", "rb") as node:
+        assert ctypes.CDLL(None).setns(node.fileno(), 0) == 0
+
+    def body(world: World, heartbeat: Heartbeat) -> None:
+        going = torch.ones(1)
+        end = time.monotonic() + seconds
+        while going:
+            _work(heartbeat, 0.1)
+            going[0] = time.monotonic() < end
+            with heartbeat.waiting():
+                dist.broadcast(going, src=0)
+            print("round", flush=True)
 
     _run(body, limit)
 

@@ -92,7 +92,7 @@ def test_a_killed_parent_leaves_no_orphans_that_have_imported_nothing_yet(launch
     assert wait_for(lambda: all(map(is_gone, pids(tmp_path))))
 
 
-def test_children_import_nothing_from_the_current_folder(launch, tmp_path, monkeypatch):
+def test_children_import_nothing_from_the_current_folder(launch):
     assert launch("safe").out[0].splitlines() == 2 * ["True"]
 
 
@@ -152,7 +152,7 @@ def test_a_death_comes_before_what_it_brings():
     assert first_cause([FIRST]) == Cause(("rank 1 has not been heard of",), 3)
 
 
-def test_launcher_and_children_listen_on_loopback_only(launch, monkeypatch):
+def test_launcher_and_children_listen_on_loopback_only(launch):
     outcome = launch("listens")
     assert outcome.statuses == [0], outcome.err
     assert set(outcome.out[0].split()) == {"127.0.0.1"}
