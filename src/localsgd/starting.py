@@ -1,4 +1,4 @@
-"""Ctrl-C while the command still imports torch, which takes seconds, ends it in one line.
+"""Ctrl-C while the command still imports torch, which takes seconds, or ends: never a traceback.
 
 Imported before all else, and does nothing where `localsgd` is a library of another program.
 """
@@ -27,6 +27,12 @@ def started() -> None:
     """From here on Ctrl-C is a KeyboardInterrupt again, which the command knows how to take."""
     if signal.getsignal(signal.SIGINT) is _leave:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def ending() -> None:
+    """From here on the command ends, and a second Ctrl-C has nothing more to ask for."""
+    if _is_command():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 if _is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:

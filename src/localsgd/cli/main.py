@@ -58,9 +58,11 @@ def _main(arguments: list[str]) -> int:
         say_last_words(f"localsgd: {error}")
         return PEER_LOST_EXIT
     except Interrupted as stopped:
+        starting.ending()
         say_last_words(f"localsgd: {stopped}")
         return INTERRUPTED_EXIT
     except KeyboardInterrupt:
+        starting.ending()
         say_last_words("localsgd: interrupted")
         return INTERRUPTED_EXIT
 
