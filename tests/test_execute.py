@@ -141,9 +141,10 @@ def test_interrupted_twice_while_it_saves(tmp_path: Path, monkeypatch: pytest.Mo
         write(path, content)
 
     path = tmp_path / "cut"
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        patch.setattr(state, "_write", interrupted)
+    monkeypatch.setattr(state, "_write", interrupted)
+    with pytest.raises(Interrupted):
         prepared(tiny(), path).train()
+    monkeypatch.undo()
     assert [found.name for found in state.checkpoints(path / "checkpoints")] == ["step-00000004"]
     again = prepared(tiny(), path, resuming=True)
     again.train()
