@@ -34,10 +34,11 @@ def join() -> None:
 
 
 def listen() -> None:
-    """Addresses on which this process listens."""
+    """Addresses on which this process listens, and the interface that gloo and NCCL are given."""
     with joined():
         dist.barrier()
         print(*listening(os.getpid()))
+        print(os.environ.get("GLOO_SOCKET_IFNAME"), os.environ.get("NCCL_SOCKET_IFNAME"))
         dist.barrier()
 
 

@@ -43,9 +43,10 @@ def test_on_one_machine_nothing_listens_beyond_loopback(zygote, torchrun, host):
         pytest.skip("this machine has no IPv6")
     outcome = zygote.run("listen", [{**env, "MASTER_ADDR": host} for env in torchrun(2)])
     assert outcome.statuses == [0, 0], outcome.err
-    found = [set(out.split()) for out in outcome.out]
+    found = [set(out.splitlines()[0].split()) for out in outcome.out]
     assert found[0] == {"127.0.0.1", host}  # gloo and the store
     assert found[1] == {"127.0.0.1"}
+    assert {out.splitlines()[1] for out in outcome.out} == {"lo lo"}  # names of hosts may mislead
 
 
 @pytest.mark.parametrize("rank", [0, 1])
