@@ -35,7 +35,7 @@ from localsgd.optimizer.wrapping import Wrapping
 from localsgd.outer import Outer
 from localsgd.reduce import Reducer
 from localsgd.schedule import Position
-from localsgd.signals import Signal, Signals
+from localsgd.signals import Signals
 from localsgd.told import Told
 from localsgd.topology import Placement, Topology, place, row_multiple
 from localsgd.workers.inner_state import InnerStates
@@ -139,11 +139,11 @@ class LocalSGD(Wrapping):
         self._left_out = LeftOut(self.inner)
         self._module, ddp = unwrapped(self.model)
         self._models = Models(rows, placement, settings, self.ledger)
-        self._gradients = Averager(rows, placement, settings, self.ledger, ddp, watched)
-        self._signals = Signals(settings.schedules, placement.world, rows[0].values.device)
-        self._inner_states = InnerStates(
-            [self.inner], settings.inner_state, Metered(placement.world, self.ledger.levels[-1])
-        )
+        world = Metered(placement.world, self.ledger.levels[-1])
+        self._signals = Signals(settings.schedules, world, rows[0].values.device)
+        flags = self._flags if self._signals.flagged else None
+        self._gradients = Averager(rows, placement, settings, self.ledger, ddp, watched, flags)
+        self._inner_states = InnerStates([self.inner], settings.inner_state, world)
         self._model_agreements = 0
         self._position = Position.start(settings.levels)
         self._finished_at = -1
@@ -276,7 +276,7 @@ class LocalSGD(Wrapping):
         """The next rounds begin: done while models are on the wire."""
         self._position.close()
         if depth == self._settings.levels and self._signals.needed:
-            self._signals.exchange(self._own_signals())
+            self._signals.exchange(self._own_signals(), self._gradients.take_carried())
         self._open()
 
     def report_loss(self, loss: Tensor | float) -> None:
@@ -286,7 +286,12 @@ class LocalSGD(Wrapping):
         """
         self._told.add(0, loss)
 
-    def _own_signals(self) -> list[Signal]:
+    def _flags(self) -> list[float]:
+        return self._signals.flags(self._learning_rate())
+
+    def _own_signals(self) -> Tensor:
+        if self._signals.flagged:
+            return torch.tensor([self._flags()])
         was_silent, self._silent = self._silent, self._told.silent
         if "loss" in self._signals.sees and was_silent and self._silent:
             raise UserError(
