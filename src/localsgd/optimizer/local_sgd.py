@@ -372,6 +372,7 @@ class LocalSGD(Wrapping):
             "levels": self._models.state(),
             "signals": self._signals.state(),
             "model_agreements": self._model_agreements,
+            "inner_state_keys": self._inner_states.state(),
             "told": [*map(float, self._told.state(0)), self._told.seconds],
             "ledger": [asdict(entry) for entry in self.ledger.levels],
             "made_with": self._settings.described(),
@@ -401,6 +402,7 @@ class LocalSGD(Wrapping):
         self._models.load(own["levels"])
         self._signals.load(own["signals"])
         self._model_agreements = own["model_agreements"]
+        self._inner_states.load(own.get("inner_state_keys", ()))
         loss, losses, self._told.seconds = own["told"]
         self._told.load(0, (loss, int(losses)))
         self._told.restart()
