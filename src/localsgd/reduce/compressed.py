@@ -148,7 +148,7 @@ class CompressedMean:
         if self.way != "auto":
             return self.way == "gather"
         [whole] = self._cut(update, 1)
-        return members <= 2 or (members - 1) * whole.codec.size <= SMALL
+        return gathers(members, whole.codec.size)
 
     def _gathered(self, update: Tensor, collective: Collective) -> Pending[Tensor]:
         chunks = self._cut(update, 1)
@@ -289,6 +289,11 @@ class CompressedMean:
         self._places = []
         self._agreements = state.get("agreements", 0)
         check_saved(state, self.feedback, complete="error" in state or not self._agreements)
+
+
+def gathers(members: int, size: float) -> bool:
+    """Whether M payloads of c bytes are gathered where the way is `auto`."""
+    return members <= 2 or (members - 1) * size <= SMALL
 
 
 def _size(chunks: Sequence[Chunk]) -> int:
