@@ -58,12 +58,13 @@ def adaptive() -> dict[str, Any]:
     sgd = lambda parameters: torch.optim.SGD(parameters, lr=0.05)  # noqa: E731
     for name, schedule in (
         ("adacomm", adacomm(4, period=4)),
-        ("qsr", qsr(1, 0.1)),
+        ("qsr", qsr(1, 0.1, longest=4)),
         ("waiting", waiting_share(0.05)),
     ):
         optimizer = local(sgd, {"local_steps": schedule, "agree_on": "models"}, steps=24)
         optimizer.finish()
-        found[name] = optimizer.ledger.levels[0].calls, values(optimizer.model)
+        [[level]] = optimizer._models._stacks
+        found[name] = level.agreements, values(optimizer.model)
     return found
 
 
