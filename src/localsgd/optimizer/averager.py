@@ -19,6 +19,7 @@ from localsgd.optimizer.gradients import packs_of
 from localsgd.optimizer.rows import Row
 from localsgd.optimizer.settings import Settings
 from localsgd.reduce import ExactMean
+from localsgd.reduce.compressor import widest
 from localsgd.signals import FLAGS
 from localsgd.topology import AnyLevel, Placement, build_levels, row_multiple
 
@@ -143,7 +144,7 @@ class Averager:
         """The mean of the block's losses, so that whoever decides by it decides alike."""
         if loss is None or not self.shared:
             return loss
-        row = torch.zeros(self._multiple, dtype=torch.float64, device=self._device)
+        row = torch.zeros(self._multiple, dtype=widest(self._device), device=self._device)
         row[0] = loss
         agree_and_share(self._levels(row))
         return row[0].to(loss) if isinstance(loss, Tensor) else row[0].item()

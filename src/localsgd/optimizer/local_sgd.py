@@ -234,7 +234,7 @@ class LocalSGD(Wrapping):
             return skip
         if averaged_before:
             return not self._gradients.all_finite(self.inner)
-        return any(bool(mark > 0) for mark in marks)
+        return bool(marks) and bool(torch.stack([mark.float() for mark in marks]).max() > 0)
 
     def _learning_rate(self) -> float:
         return float(self.inner.param_groups[0].get("lr", 1.0))
