@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -21,32 +22,54 @@ from localsgd.schedule import Position, Progress, Schedule, picture, rounds
 def sequence(schedule: Schedule, seen: list[Progress]) -> list[int]:
     """H at each of these points, with one memory for all."""
     memory: dict[str, float] = {}
-    return [
-        schedule(
-            Progress(
-                step=at.step,
-                learning_rate=at.learning_rate,
-                loss=at.loss,
-                seconds=at.seconds,
-                waited_seconds=at.waited_seconds,
-                memory=memory,
-            )
-        )
-        for at in seen
-    ]
+    return [schedule(dataclasses.replace(at, memory=memory)) for at in seen]
 
 
 def test_qsr_follows_its_formula() -> None:
     rates = [0.4, 0.2, 0.1, 0.05, 0.02, 0.01]
-    found = sequence(qsr(4, 0.2), [Progress(step, learning_rate=r) for step, r in enumerate(rates)])
+    seen = [Progress(step, learning_rate=r) for step, r in enumerate(rates)]
+    found = sequence(qsr(4, 0.2, longest=1000), seen)
     assert found == [max(4, math.floor((0.2 / rate) ** 2 + 1e-9)) for rate in rates]
     assert found == [4, 4, 4, 16, 100, 400]
 
 
 def test_qsr_keeps_to_its_base_while_the_rate_warms_up() -> None:
-    schedule = qsr(2, 0.2, warmup=10)
+    schedule = qsr(2, 0.2, warmup=10, longest=1000)
     assert schedule(Progress(9, learning_rate=0.001)) == 2
     assert schedule(Progress(10, learning_rate=0.02)) == 100
+
+
+def test_qsr_is_no_longer_than_a_quarter_of_the_run() -> None:
+    """Of what is done, where nobody says how long it is; its base is never cut."""
+    small = 1e-6  # (0.2/1e-6)² = 4e10
+    rule = qsr(4, 0.2)
+    unknown = [Progress(step, learning_rate=small) for step in (0, 15, 100, 102)]
+    assert sequence(rule, unknown) == [4, 4, 25, 26]
+    known = [Progress(step, share=step / 1000, learning_rate=small) for step in (0, 10, 600, 990)]
+    assert sequence(rule, known) == [4, 250, 250, 250]
+    assert rule(Progress(10, share=0.01, learning_rate=1e-200)) == 250
+    assert sequence(qsr(4, 0.2, longest=60), known) == [60] * 4
+
+
+def test_qsr_does_not_sleep_through_a_warm_up() -> None:
+    """A rate that starts at 4 % of its peak, as OneCycleLR's: some syncs in 60 steps, not two."""
+
+    def progress(step: int) -> Progress:
+        return Progress(step, learning_rate=0.1 * min(1.0, 0.04 + step / 20))
+
+    drawn = picture([qsr(1, 0.1)], 60, progress)
+    assert drawn.count("1") > 30
+    assert drawn.endswith(".1" * 30)
+
+
+def test_qsr_says_when_its_next_sync_lies_beyond_the_run() -> None:
+    rule, memory = qsr(4, 0.2, longest=1000), {}
+    seen = Progress(100, share=0.1, learning_rate=0.001, memory=memory)
+    with pytest.warns(UserWarning, match="H = 1000 at step 100, and 900 steps .* are left"):
+        assert rule(seen) == 1000
+    assert rule(seen) == 1000  # said once
+    # The last round of a run is cut as a matter of course.
+    assert rule(Progress(900, share=0.9, learning_rate=0.001)) == 1000
 
 
 def test_qsr_refuses_a_rate_of_zero() -> None:
@@ -155,6 +178,8 @@ def test_memory_is_saved_with_the_position() -> None:
     [
         (lambda: qsr(0, 0.1), "H_base = 0"),
         (lambda: qsr(1, -1.0), "alpha = -1.0"),
+        (lambda: qsr(1, 0.1, longest=0), "longest = 0"),
+        (lambda: qsr(8, 0.1, longest=4), "longest = 4 is below H_base = 8"),
         (lambda: adacomm(4, 0), "0 is no number of steps"),
         (lambda: adacomm(4, 5, shrink=1.0), "shrink = 1.0"),
         (lambda: decreasing(4, 5, factor=0.0), "factor = 0.0"),

@@ -272,3 +272,24 @@ def test_one_worker_alone_does_nothing_at_all() -> None:
     names, in_place = operations("1")
     assert names == []
     assert in_place
+
+
+@pytest.mark.parametrize(("how", "divisions"), [(outer.sgd(0.5), 0), (outer.slowmo(0.5), 1)])
+def test_an_outer_optimizer_is_fed_in_no_row_of_its_own(how: Any, divisions: int) -> None:
+    """The mean update lies in the first member; it is divided by γ there, and not by 1."""
+    rows = torch.ones(1, 2, 64, dtype=torch.float64)
+    level = Level(rows, InProcess(2), outer=how)
+    fed: list[Tensor | None] = []
+    [parameter] = level._optimizer.param_groups[0]["params"]  # type: ignore[union-attr]
+    step = level._optimizer.step  # type: ignore[union-attr]
+    level._optimizer.step = lambda: fed.append(parameter.grad) or step()  # type: ignore
+    level.begin_round(0.25)
+    rows -= 0.5
+    with Calls() as calls:
+        level.agree()
+    assert calls.names.count("div") == divisions
+    [gradient] = fed
+    assert gradient is not None
+    assert gradient.data_ptr() == rows.data_ptr()
+    # Both take 0.5, by the rate 0.5 or the momentum's first step.
+    assert heights(level.anchor) == [0.75 if divisions == 0 else 0.5]

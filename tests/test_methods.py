@@ -66,6 +66,7 @@ def lengths(schedule) -> list[int]:
         schedule(
             Progress(
                 step,
+                share=step / 100,
                 learning_rate=0.2 * 0.8**step,
                 loss=2.0 * 0.8 ** min(step, 4),
                 seconds=2.0 * step,

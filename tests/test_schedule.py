@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import localsgd.schedule
 from localsgd.errors import UserError
+from localsgd.optimizer.settings import settings_of
 from localsgd.schedule import (
     Position,
     Progress,
@@ -32,6 +33,26 @@ from tests.odometer import odometer
 
 def lengths(schedule: Schedule, steps: int) -> list[int]:
     return [schedule(Progress(step)) for step in range(steps)]
+
+
+def by_loss(progress: Progress) -> int:
+    return 1 if progress.loss > 2 else 4  # type: ignore[operator]  # as users write it
+
+
+def of_another_fault(progress: Progress) -> int:
+    return None + 1  # type: ignore[operator]
+
+
+def test_a_schedule_that_does_not_reckon_with_none_is_told_so() -> None:
+    said = r"by_loss fails at step 0 \(.*NoneType.*\), where nobody knows epoch, share, .*loss"
+    with pytest.raises(UserError, match=said):
+        picture([by_loss], 4)
+    with pytest.raises(UserError, match="by_loss fails"):
+        settings_of(2, by_loss, None, "gradients", None, None)
+    known = Progress(epoch=1.0, share=0.5, learning_rate=0.1, loss=3.0, seconds=1.0)
+    assert picture([by_loss], 4, lambda step: known) == ".1.1.1.1"
+    with pytest.raises(TypeError, match="NoneType"):
+        picture([of_another_fault], 4, lambda step: known)
 
 
 # H by hand

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterable
+from typing import Any
 from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from localsgd import LocalSGD, Progress, UserError, outer, post_local
 from localsgd.collective import ProcessGroup
@@ -72,9 +74,10 @@ def picture_of(rates: list[float], keywords: dict) -> str:
             group["lr"] = rate
         optimizer.zero_grad()
         loss_of(model, dist.get_rank(), step).backward()
-        before = optimizer.ledger.levels[0].calls
+        [[level]] = optimizer._models._stacks
+        before = level.agreements
         optimizer.step()
-        drawn += "." + "1" * (optimizer.ledger.levels[0].calls - before)
+        drawn += "." + "1" * (level.agreements - before)
     return drawn
 
 
@@ -178,3 +181,65 @@ def cut_everywhere(momentum: bool) -> dict:
 @pytest.mark.parametrize("momentum", [False, True], ids=["plain", "block momentum"])
 def test_a_resumed_run_is_the_uninterrupted_one(momentum: bool) -> None:
     assert run(2, cut_everywhere, momentum)[0]["lengths"] == [3]
+
+
+def in_steps(local_steps: Any, ddp: bool, rates: list[float]) -> tuple[list[int], list[int], int]:
+    """Calls of each step, H after it, and how many flags came with gradients."""
+    model = net()
+    wrapped = DistributedDataParallel(model) if ddp else model
+    inner = torch.optim.SGD(model.parameters(), lr=rates[0])
+    optimizer = LocalSGD(inner, wrapped, local_steps=local_steps)
+    calls, lengths, carried = [], [], 0
+    exchange = optimizer._signals.exchange
+
+    def counted(own: Tensor, told: Tensor | None = None) -> None:
+        nonlocal carried
+        carried += told is not None
+        exchange(own, told)
+
+    with mock.patch.object(optimizer._signals, "exchange", counted):
+        for step, rate in enumerate(rates):
+            optimizer.param_groups[0]["lr"] = rate
+            optimizer.zero_grad()
+            before = optimizer.ledger.levels[0].calls
+            loss_of(wrapped, dist.get_rank(), step).backward()
+            optimizer.step()
+            calls.append(optimizer.ledger.levels[0].calls - before)
+            lengths += optimizer._position.lengths
+    return calls, lengths, carried
+
+
+@pytest.mark.parametrize("ddp", [False, True], ids=["alone", "ddp"])
+def test_the_default_switch_rides_on_the_gradients(ddp: bool) -> None:
+    """At H = 1 it costs no call. Seen one step late, it opens rounds of 3 at step 5."""
+    rates = [0.1] * 4 + [0.01] * 6
+    for calls, lengths, carried in run(2, in_steps, post_local(3), ddp, rates):
+        assert lengths == [1] * 5 + [3] * 5
+        assert carried == 6
+        # Afterwards a sync of models, and beside it the flags.
+        assert calls == [1] * 6 + [0, 0, 2, 0]
+    for calls, _, carried in run(2, in_steps, 1, ddp, rates):
+        assert (calls, carried) == ([1] * 10, 0)
+
+
+def apart(decays: list[int], falls: list[int]) -> tuple[list[int], str]:
+    """H by step, or the error. Ranks in `decays` decay at step 2; those in `falls` creep."""
+    rank = dist.get_rank()
+    rates = [0.1 * 0.99**step if rank in falls else 0.1 for step in range(8)]
+    if rank in decays:
+        rates[2:] = [0.01] * 6
+    try:
+        return in_steps(post_local(2), False, rates)[1], ""
+    except UserError as error:
+        return [], str(error)
+
+
+def test_more_than_half_of_the_workers_decide_the_switch() -> None:
+    assert run(4, apart, [0, 1], []) == [([1] * 8, "")] * 4
+    assert run(4, apart, [0, 1, 3], []) == [([1] * 3 + [2] * 5, "")] * 4
+
+
+def test_a_rate_that_creeps_on_one_rank_ends_all() -> None:
+    found = run(2, apart, [], [1])
+    assert ["another rank" in error for _, error in found] == [True, False]
+    assert all("falls little by little" in error for _, error in found)

@@ -3,7 +3,8 @@
 Schedules as in `schedule.py`; those that look back write what they need into `Progress.memory`,
 which is theirs alone and is saved with the run, so that they are values too.
 
-    >>> qsr(4, 0.2)(Progress(learning_rate=0.02)), qsr(4, 0.2)(Progress(learning_rate=0.2))
+    >>> rule = qsr(4, 0.2)
+    >>> rule(Progress(1000, learning_rate=0.02)), rule(Progress(1000, learning_rate=0.2))
     (100, 4)
     >>> decreasing(16, period=100)(Progress(step=250))
     4
@@ -12,10 +13,14 @@ which is theirs alone and is saved with the run, so that they are values too.
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 
 from localsgd.errors import UserError
 from localsgd.schedule import Progress, _is_whole, checked_length
+
+LONGEST = 0.25
+"""The share of a run that the quadratic rule's longest round takes, unless it is told."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,7 @@ class Qsr:
     base: int
     alpha: float
     warmup: int
+    longest: int | None = None
     sees = ("learning_rate",)
 
     def __call__(self, progress: Progress) -> int:
@@ -36,10 +42,24 @@ class Qsr:
                 f"the quadratic rule divides by the learning rate, which is {rate:g} at step "
                 f"{progress.step}; let it end above 0"
             )
-        return max(self.base, math.floor(round((self.alpha / rate) ** 2, 9)))
+        steps = progress.step / progress.share if progress.share else None
+        wanted = min(self.alpha / rate, 1e9) ** 2
+        longest = self.longest or math.ceil(round(LONGEST * (steps or progress.step), 9))
+        length = max(self.base, min(longest, math.floor(round(wanted, 9))))
+        if steps is not None and not progress.memory.get("said"):
+            left = round(steps) - progress.step
+            if length > left > LONGEST * steps and length > self.base:
+                progress.memory["said"] = 1
+                warnings.warn(
+                    f"the quadratic rule makes H = {length} at step {progress.step}, and {left} "
+                    "steps of the run are left: nobody synchronises before its end; give a smaller "
+                    "longest",
+                    stacklevel=2,
+                )
+        return length
 
 
-def qsr(base: int, alpha: float, warmup: int = 0) -> Qsr:
+def qsr(base: int, alpha: float, warmup: int = 0, longest: int | None = None) -> Qsr:
     """H = max(`base`, floor((α/γ)²)), γ at the start of the round (Gu et al. 2024, Eq. 2).
 
     Args:
@@ -47,10 +67,17 @@ def qsr(base: int, alpha: float, warmup: int = 0) -> Qsr:
         alpha: α, in units of the learning rate: H leaves `base` where γ < α / sqrt(base).
         warmup: steps of a learning-rate warm-up, in which H is `base`, since γ is small there for
             another reason.
+        longest: the largest H. Where not given, a quarter of the run's steps, or of those done so
+            far where nobody said how long the run is: a rate that is small for a while, as in a
+            warm-up, does not decide over all that comes.
     """
     if not (math.isfinite(alpha) and alpha > 0):
         raise UserError(f"alpha = {alpha!r} gives no H; give a number > 0")
-    return Qsr(checked_length(base, "H_base"), float(alpha), _period(warmup, least=0))
+    least = checked_length(base, "H_base")
+    most = None if longest is None else checked_length(longest, "longest")
+    if most is not None and most < least:
+        raise UserError(f"longest = {most} is below H_base = {least}; give at least as many steps")
+    return Qsr(least, float(alpha), _period(warmup, least=0), most)
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,9 @@ class Level:
             return
         group = self._optimizer.param_groups[0]
         scale = self._agreed_rate if self.outer.per_learning_rate else 1.0
-        group["params"][0].grad = update.contiguous() / scale
+        if scale != 1.0:
+            update = torch.div(update, scale, out=self.members[:, 0])  # scratch until `share`
+        group["params"][0].grad = update.contiguous()
         base = group["lr"]
         group["lr"] = base * scale
         self._optimizer.step()

@@ -32,6 +32,10 @@ from localsgd.errors import UserError
 class Progress:
     """What a schedule may look at when a round starts. Equal on all workers.
 
+    What is `None` is not known: `learning_rate`, `loss` and `seconds` until all have told theirs,
+    which takes two rounds; `epoch` and `share` for a whole run of `LocalSGD`, which has no stated
+    end. Return an H without them, as in `1 if progress.loss is None else 8`.
+
     Args:
         step: local steps that each worker has done.
         epoch: passes over the training set, fractional; `None` where nobody said how long an epoch
@@ -94,6 +98,25 @@ def checked_length(length: int, what: str = "H") -> int:
     if not _is_whole(length, least=1):
         raise UserError(f"{what} = {length!r} is no number of steps; give a whole number >= 1")
     return int(length)
+
+
+MAY_BE_NONE = ("epoch", "share", "learning_rate", "loss", "seconds")
+
+
+def length_of(schedule: Schedule, progress: Progress) -> int:
+    """What the schedule says, checked."""
+    try:
+        return checked_length(schedule(progress))
+    except TypeError as error:
+        unknown = [name for name in MAY_BE_NONE if getattr(progress, name) is None]
+        if not unknown or "NoneType" not in str(error):
+            raise
+        name = getattr(schedule, "__name__", None) or repr(schedule)
+        raise UserError(
+            f"the schedule {name} fails at step {progress.step} ({error}), where nobody knows "
+            f"{', '.join(unknown)} (None in Progress); return an H without them, as in "
+            f"`1 if progress.{unknown[0]} is None else 8`"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -268,7 +291,7 @@ class Position:
                     seen = now
                     if not getattr(schedule, "step_only", False):
                         seen = replace(now, memory=self.memories[level])
-                    self.lengths[level] = self.left[level] = checked_length(schedule(seen))
+                    self.lengths[level] = self.left[level] = length_of(schedule, seen)
         self.depth = 1 + _ones(self.left, first=1)
         self.shared = min(self.shared, _ones(self.lengths))
         return Round(self.left[0], self.depth, self.shared)

@@ -3,13 +3,14 @@
 A learning rate that one process sets from its own loss, or the seconds that it waited, would let
 processes choose different rounds and wait for each other for ever. So a mean over all workers is
 started at each agreement of the outermost level and used at the next one. Where all schedules look
-at the step alone nothing is sent.
+at the step alone nothing is sent. Where they wait for the first decay alone, each worker judges its
+own learning rate, and two flags are sent: with the gradients, where those are averaged over all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -21,6 +22,10 @@ from localsgd.schedule import Progress, Schedule
 
 SMALL_FALLS = 3
 """So many falls with the rate still above half of its highest are no decay in steps."""
+
+
+FLAGS = 2
+"""Numbers that a worker tells where only the first decay matters."""
 
 
 @dataclass
@@ -48,9 +53,14 @@ class FirstDecay:
             self.small_falls += 1
         self.last = rate
 
+    @property
+    def creeping(self) -> bool:
+        """Whether the rate falls all the time, which has no first decay."""
+        return not self.decayed and self.small_falls >= SMALL_FALLS
+
     def check(self) -> None:
-        """Refuses a rate that falls all the time, as that has no first decay."""
-        if not self.decayed and self.small_falls >= SMALL_FALLS:
+        """Refuses a rate that falls all the time."""
+        if self.creeping:
             raise UserError(
                 f'after="first_decay" waits for a learning rate below half of its highest, but it '
                 f"falls little by little ({self.highest:g} to {self.last:g} in {self.small_falls} "
@@ -78,6 +88,30 @@ class Signal:
     losses: float = 0.0
 
 
+class Late:
+    """Numbers that are read a sync after they were made.
+
+    On a GPU their copy sets out at once, so that whoever reads them does not wait for what was
+    queued since.
+    """
+
+    def __init__(self, pending: Pending[Tensor], device: torch.device) -> None:
+        self._pending = pending
+        self._event: torch.cuda.Event | None = None
+        if device.type == "cuda":
+            there = pending.wait()
+            here = torch.empty(there.shape, dtype=there.dtype, pin_memory=True)
+            self._pending = Pending.done(here.copy_(there, non_blocking=True))
+            self._event = torch.cuda.Event()
+            self._event.record(torch.cuda.current_stream(device))
+
+    def read(self) -> Tensor:
+        """On the CPU."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._pending.wait().cpu()
+
+
 class Signals:
     """Learning rate, loss and time, as means over all workers.
 
@@ -102,12 +136,16 @@ class Signals:
                 "does not stop the program, and takes no time that could be measured; give H as a "
                 "number, which `localsgd plan` finds"
             )
-        self._strict = any(getattr(s, "after", None) == "first_decay" for s in schedules)
+        first_decay = [getattr(s, "after", None) == "first_decay" for s in schedules]
+        self._strict = any(first_decay)
+        unsure = zip(first_decay, schedules, strict=True)
+        self.flagged = self.needed and all(is_so or not seen_by(s) for is_so, s in unsure)
         self._world = world
         self._device = device
-        self._decay = FirstDecay()
+        self._decay = FirstDecay()  # of the mean rate; of this worker's own where flags are sent
+        self._decayed = False
         self._agreed: Signal | None = None
-        self._coming: Pending[Tensor] | None = None
+        self._coming: Late | None = None
 
     @property
     def needed(self) -> bool:
@@ -117,54 +155,83 @@ class Signals:
         """What is agreed so far."""
         agreed = self._agreed
         if agreed is None:
-            return Progress(step=step)
+            return Progress(step=step, decayed=self._decayed)
         return Progress(
             step=step,
             learning_rate=agreed.learning_rate,
-            decayed=self._decay.decayed,
+            decayed=self._decayed,
             waited_seconds=agreed.waited_seconds,
             seconds=agreed.seconds,
             loss=agreed.loss / agreed.losses if agreed.losses else None,
         )
 
-    def exchange(self, own: Sequence[Signal]) -> None:
+    def flags(self, rate: float) -> list[float]:
+        """What the one worker hosted here tells where only the first decay matters: whether its own
+        rate has decayed, and whether it falls all the time. Asked twice in a step it says the same.
+        """
+        self._decay.see(rate)
+        return [float(self._decay.decayed), float(self._decay.creeping)]
+
+    def exchange(self, own: Tensor, carried: Tensor | None = None) -> None:
         """Takes in what was started at the last call and starts the next.
 
         Args:
-            own: of each worker hosted here.
+            own: of each worker hosted here, `[w, 5]` in the order of `Signal`; flags `[1, 2]` where
+                those are sent.
+            carried: the mean `[2]` of all workers' flags, where it has come with the gradients.
         """
         if not self.needed:
             return
         if self._coming is not None:
-            self._agreed = self._received(self._coming)
-            self._decay.see(self._agreed.learning_rate)
-            if self._strict:
-                self._decay.check()
-        sent = torch.tensor(
-            [[astuple(signal) for signal in own]], dtype=torch.float64, device=self._device
-        )
-        self._coming = self._world.gather(sent)
+            self._take_in(self._coming.read())
+        if carried is not None:
+            self._coming = Late(Pending.done(carried.unsqueeze(0)), self._device)
+        else:
+            sent = own.to(self._device).unsqueeze(0).contiguous()
+            self._coming = Late(self._world.gather(sent).then(lambda all_: all_[0]), self._device)
 
-    def _received(self, coming: Pending[Tensor]) -> Signal:
+    def _take_in(self, received: Tensor) -> None:
+        """Rows `[K, ...]` of all workers, or the one row of their mean."""
         # Added in the workers' order, so that all hostings see the same bits.
-        rows = coming.wait()[0].tolist()
-        return Signal(*(sum(column) / len(rows) for column in zip(*rows, strict=True)))
+        rows = received.tolist()
+        means = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+        if self.flagged:
+            decayed, creeping = means
+            self._decayed = self._decayed or decayed > 0.5  # of more than half of the workers
+            if creeping > 0 and not self._decayed:
+                self._refuse_creeping()
+            return
+        self._agreed = Signal(*means)
+        self._decay.see(self._agreed.learning_rate)
+        self._decayed = self._decay.decayed
+        if self._strict:
+            self._decay.check()
+
+    def _refuse_creeping(self) -> None:
+        self._decay.check()
+        raise UserError(
+            'after="first_decay" waits for a learning rate below half of its highest, but on '
+            "another rank it falls little by little; give all ranks the same scheduler, and the "
+            "switch as a step, such as after=localsgd.epochs(150, steps_per_epoch=...)"
+        )
 
     def state(self) -> dict[str, Any]:
         return {
             "agreed": None if self._agreed is None else asdict(self._agreed),
-            "coming": None if self._coming is None else self._coming.wait()[0].tolist(),
+            "coming": None if self._coming is None else self._coming.read().tolist(),
             "decay": asdict(self._decay),
+            "decayed": self._decayed,
         }
 
     def load(self, state: dict[str, Any]) -> None:
         agreed, coming = state["agreed"], state["coming"]
         self._agreed = None if agreed is None else Signal(**agreed)
         self._decay = FirstDecay(**state["decay"])
+        self._decayed = state.get("decayed", self._decay.decayed)
         self._coming = None
         if coming is not None:
-            received = torch.tensor([coming], dtype=torch.float64, device=self._device)
-            self._coming = Pending.done(received)
+            received = torch.tensor(coming, dtype=torch.float64)
+            self._coming = Late(Pending.done(received), received.device)
 
 
 def seen_by(schedule: Schedule) -> tuple[str, ...]:

@@ -101,6 +101,7 @@ def load(assembly: Assembly, checkpoint: Path) -> dict[str, Any]:
     for entry, saved in zip(assembly.ledger.levels, common["ledger"], strict=True):
         vars(entry).update(vars(Entry(**saved)))
     assembly.model_agreements = common["model_agreements"]
+    assembly.inner_states.load(common.get("inner_state_keys", ()))
     assembly.signals.load(common["signals"])
     assembly.told.seconds = common["seconds"]
     return common["extra"]
@@ -139,6 +140,7 @@ def _common_state(assembly: Assembly, partial: Path, extra: dict[str, Any]) -> d
         "position": asdict(assembly.position),
         "agreements": assembly.agreements,
         "model_agreements": assembly.model_agreements,
+        "inner_state_keys": assembly.inner_states.state(),
         "signals": assembly.signals.state(),
         "seconds": assembly.told.seconds,
         "ledger": [asdict(entry) for entry in assembly.ledger.levels],

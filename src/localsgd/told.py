@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from localsgd.signals import Signal
+from localsgd.reduce.compressor import widest
 
 
 class Told:
@@ -21,7 +21,7 @@ class Told:
 
     def __init__(self, workers: int, device: torch.device) -> None:
         self.seconds = 0.0
-        self._sums = torch.zeros(workers, dtype=torch.float64, device=device)
+        self._sums = torch.zeros(workers, dtype=widest(device), device=device)
         self._counts = [0] * workers
         self._since = time.perf_counter()
 
@@ -43,18 +43,20 @@ class Told:
         """Takes off the clock what was no training."""
         self._since += seconds
 
-    def signals(self, learning_rate: float, waited_seconds: float) -> list[Signal]:
-        """Of each worker; begins new sums."""
+    def signals(self, learning_rate: float, waited_seconds: float) -> Tensor:
+        """Of each worker `[w, 5]`, in the order of `Signal`; begins new sums.
+
+        Losses are not read here either.
+        """
         now = time.perf_counter()
         self.seconds += now - self._since
         self._since = now
-        sums, counts = self._sums.tolist(), self._counts
+        rows = [[learning_rate, waited_seconds, self.seconds, 0.0, count] for count in self._counts]
+        told = torch.tensor(rows, dtype=self._sums.dtype).to(self._sums.device)
+        told[:, 3] = self._sums
         self._sums.zero_()
-        self._counts = [0] * len(counts)
-        return [
-            Signal(learning_rate, waited_seconds, self.seconds, loss, losses)
-            for loss, losses in zip(sums, counts, strict=True)
-        ]
+        self._counts = [0] * len(self._counts)
+        return told
 
     def state(self, row: int) -> tuple[Any, int]:
         """Of one worker; `seconds` are kept apart."""

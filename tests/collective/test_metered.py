@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 import torch
 
 from localsgd.collective import InProcess, Ledger, Metered
 from localsgd.collective.metered import Entry
-from localsgd.reduce import ExactMean, OrderedMean
+from localsgd.reduce import CompressedMean, ExactMean, OrderedMean, Reducer, Sign
 from localsgd.schedule import every
 from tests.cases import Assembled, Case, carried_out
 
@@ -49,6 +52,37 @@ def test_a_level_of_one_member_sends_nothing() -> None:
     outcome = carried_out(Case("8x1", (every(1), every(2)), steps=4))
     assert outcome.bytes[0] == 0
     assert outcome.bytes[1] > 0
+
+
+@pytest.mark.parametrize(
+    ("make", "sent", "arrived"),
+    [
+        (ExactMean, 96, 2 * 3 * 96 // 4),
+        (OrderedMean, 3 * 24 + 24, 3 * 24 + 3 * 24),
+        # 12 bits to 2 bytes, after a scale of 8.
+        (lambda: CompressedMean(Sign(), way="gather"), 10, 3 * 10),
+        # Chunks of 8 scalars, the second half full, the others empty: each payload is 8 + 1 bytes.
+        (lambda: CompressedMean(Sign(), way="two-phase"), 3 * 9 + 9, 3 * 9 + 3 * 9),
+    ],
+    ids=["sum", "exchange and gather", "gather", "two phases"],
+)
+def test_what_arrives_goes_by_the_kind_of_call(
+    make: Callable[[], Reducer], sent: int, arrived: int
+) -> None:
+    """For M = 4 members of 12 scalars; who learns its place beforehand sends 8 bytes to each."""
+    entry = Entry()
+    reducer, wire = make(), Metered(InProcess(4), entry)
+    for _ in range(2):  # Places are learnt once.
+        before = replace(entry)
+        reducer.reduce(torch.ones(1, 4, 12, dtype=torch.float64), None, wire).wait()
+    assert ((entry - before).bytes, (entry - before).arrived) == (sent, arrived)
+
+
+def test_a_level_of_one_member_receives_nothing() -> None:
+    entry = Entry()
+    Metered(InProcess(1), entry).gather(torch.ones(1, 1, 8)).wait()
+    Metered(InProcess(1), entry).sum(torch.ones(1, 1, 8)).wait()
+    assert (entry.calls, entry.bytes, entry.arrived) == (2, 0, 0)
 
 
 def test_seconds_are_those_of_the_start_and_of_the_wait() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from localsgd.collective import Collective, InProcess, Metered, Pending
 from localsgd.collective.metered import Entry
@@ -63,6 +64,18 @@ class Wire:
     def exchange(self, x: Tensor) -> Pending[Tensor]:
         self.bytes += x[0, 0].nbytes * (self.members - 1) // self.members
         return self.inner.exchange(x)
+
+
+def everything() -> dict[str, Reducer]:
+    """Every reducer with every compressor, in every way."""
+    made: dict[str, Reducer] = {
+        f"{kind.name}, {way}": CompressedMean(kind.compressor, way=way, layout=LAYOUT)  # type: ignore[arg-type]
+        for kind in [*KINDS, STOCHASTIC]
+        for way in ("gather", "two-phase")
+    }
+    made["majority"] = MajorityVote(layout=LAYOUT)
+    made["power-sgd"] = PowerSgd(LAYOUT, 2, mean=OrderedMean())
+    return made
 
 
 @every_kind
@@ -204,19 +217,47 @@ def test_auto_gathers_little_and_shares_much(members: int, n: int, rounds: int) 
     assert entry.calls == 1 + rounds  # the first tells members their places
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", [*everything()])
+def test_half_precision_is_worked_on_in_float32(name: str, dtype: torch.dtype) -> None:
+    """What a float32 run gives, rounded once; the memory loses nothing."""
+    one, other = everything()[name], everything()[name]
+    for seed in range(3):
+        x = updates(1, 3, seed=seed).to(dtype)
+        weights = torch.tensor([[0.5, 0.3, 0.2]]) if seed else None
+        found = one.reduce(x.clone(), weights, InProcess(3)).wait()
+        wide = other.reduce(x.float(), weights, InProcess(3)).wait()
+        assert found.dtype == dtype
+        assert torch.equal(found, wide.to(dtype))
+    kept, expected = one.state(), other.state()
+    for key, value in expected.items():
+        same = torch.equal(kept[key], value) if isinstance(value, Tensor) else kept[key] == value
+        assert same, key
+
+
+class Asked(TorchDispatchMode):
+    """Counts how often the program waits for a number that a device has."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func.overloadpacket.__name__ in ("_local_scalar_dense", "item", "nonzero")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("way", ["gather", "two-phase"])
+@every_kind
+def test_the_device_is_asked_once(kind: Kind, way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether payloads are finite, of however many blocks and members."""
+    monkeypatch.setattr("localsgd.reduce.bfloat16.BLOCK", 16)
+    reducer = CompressedMean(kind.compressor, way=way, layout=LAYOUT)
+    reducer.reduce(updates(1, 4), None, InProcess(4)).wait()
+    with Asked() as asked:
+        reducer.reduce(updates(1, 4), None, InProcess(4)).wait()
+    assert asked.count == 1
+
+
 # However the members are hosted
-
-
-def everything() -> dict[str, Reducer]:
-    """Every reducer with every compressor, in every way."""
-    made: dict[str, Reducer] = {
-        f"{kind.name}, {way}": CompressedMean(kind.compressor, way=way, layout=LAYOUT)  # type: ignore[arg-type]
-        for kind in [*KINDS, STOCHASTIC]
-        for way in ("gather", "two-phase")
-    }
-    made["majority"] = MajorityVote(layout=LAYOUT)
-    made["power-sgd"] = PowerSgd(LAYOUT, 2, mean=OrderedMean())
-    return made
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -52,18 +53,51 @@ def test_moments_are_kept_averaged_or_reset() -> None:
     assert not torch.equal(second[0], second[1])
 
 
+def ledgers(rule: str, told: bool) -> tuple[list[Any], list[Any]]:
+    """Of a run, and of one that is saved and resumed after every step."""
+    keywords: dict[str, Any] = {"local_steps": 2, "inner_state": rule}
+    if told:
+        keywords["local_steps"] = adacomm(2, period=2)
+    adam = lambda parameters: torch.optim.Adam(parameters, lr=0.01)  # noqa: E731
+    whole = local(adam, keywords, steps=8)
+    model = net()
+    optimizer = LocalSGD(adam(model.parameters()), model, **keywords)
+    for step in range(8):
+        optimizer.zero_grad()
+        loss = loss_of(model, dist.get_rank(), step)
+        loss.backward()
+        optimizer.report_loss(loss)
+        optimizer.step()
+        twin = net()
+        resumed = LocalSGD(adam(twin.parameters()), twin, **keywords)
+        twin.load_state_dict(model.state_dict())
+        resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        model, optimizer = twin, resumed
+    assert_bits(values(model), values(whole.model))
+    both = (whole.ledger.levels, optimizer.ledger.levels)
+    return tuple([(e.calls, e.bytes, e.arrived) for e in levels] for levels in both)  # type: ignore
+
+
+@pytest.mark.parametrize("rule", ["all=average", "exp_avg=average:2", "all=reset", ""])
+@pytest.mark.parametrize("told", [False, True])
+def test_a_resumed_run_has_the_ledger_of_the_uninterrupted_one(rule: str, told: bool) -> None:
+    for whole, resumed in run(2, ledgers, rule, told):
+        assert whole == resumed
+
+
 def adaptive() -> dict[str, Any]:
     """The number of agreements with each schedule, and the model at the end."""
     found: dict[str, Any] = {}
     sgd = lambda parameters: torch.optim.SGD(parameters, lr=0.05)  # noqa: E731
     for name, schedule in (
         ("adacomm", adacomm(4, period=4)),
-        ("qsr", qsr(1, 0.1)),
+        ("qsr", qsr(1, 0.1, longest=4)),
         ("waiting", waiting_share(0.05)),
     ):
         optimizer = local(sgd, {"local_steps": schedule, "agree_on": "models"}, steps=24)
         optimizer.finish()
-        found[name] = optimizer.ledger.levels[0].calls, values(optimizer.model)
+        [[level]] = optimizer._models._stacks
+        found[name] = level.agreements, values(optimizer.model)
     return found
 
 

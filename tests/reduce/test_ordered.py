@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from localsgd.collective import InProcess, Metered
 from localsgd.collective.metered import Entry
-from localsgd.reduce import OrderedMean
+from localsgd.reduce import ExactMean, OrderedMean, Reducer, ordered
 
 
 def test_adds_in_the_order_of_the_members() -> None:
@@ -30,3 +31,48 @@ def test_sends_what_a_ring_sends() -> None:
     OrderedMean().reduce(x, None, Metered(InProcess(4), entry)).wait()
     assert entry.calls == 2
     assert entry.bytes == (3 * 2 + 2) * 8
+
+
+HALF = [torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("make", [ExactMean, OrderedMean])
+def test_the_mean_of_equal_ones_in_half_precision_is_theirs(
+    make: type[Reducer], dtype: torch.dtype
+) -> None:
+    """Of whatever number; the largest too, whose sum the type could not hold."""
+    draw = torch.Generator().manual_seed(1)
+    row = torch.cat([torch.randn(500, generator=draw), torch.tensor([6e4, -6e4, 1e-7])]).to(dtype)
+    for members in [*range(1, 20), 33, 64, 100]:
+        x = row.repeat(1, members, 1)
+        assert torch.equal(make().reduce(x, None, InProcess(members)).wait()[0], row), members
+        shares = torch.arange(1.0, members + 1).unsqueeze(0)
+        x = row.repeat(1, members, 1)
+        mean = make().reduce(x, shares / shares.sum(), InProcess(members)).wait()[0]
+        assert torch.equal(mean, row), members
+
+
+@pytest.mark.parametrize("piece", [1, 7, 64, 1 << 20])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_half_precision_is_summed_in_float32_and_rounded_once(
+    monkeypatch: pytest.MonkeyPatch, piece: int, weighted: bool
+) -> None:
+    """In pieces of whatever length, into the first member's memory."""
+    monkeypatch.setattr(ordered, "PIECE", piece)
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(2, 3, 50, generator=draw).bfloat16()
+    weights = torch.tensor([[0.5, 0.25, 0.25], [0.125, 0.5, 0.375]]) if weighted else None
+    wide = x.float() * (1 if weights is None else weights.unsqueeze(-1))
+    total = (wide[:, 0] + wide[:, 1]) + wide[:, 2]
+    expected = (total if weighted else total / 3).bfloat16()
+    mean = OrderedMean().reduce(x, weights, InProcess(3)).wait()
+    assert torch.equal(mean, expected)
+    assert mean.data_ptr() == x.data_ptr()
+
+
+def test_half_precision_crosses_as_it_is() -> None:
+    entry = Entry()
+    x = torch.zeros(1, 4, 8, dtype=torch.bfloat16)
+    ExactMean().reduce(x, None, Metered(InProcess(4), entry)).wait()
+    assert (entry.calls, entry.bytes, entry.arrived) == (2, (3 * 2 + 2) * 2, 2 * 3 * 2 * 2)

@@ -121,10 +121,11 @@ def test_many_evaluations_are_thinned(tmp_path: Path) -> None:
     assert " 40.00 %" in text
 
 
-def test_ring() -> None:
-    assert tables.ring_bytes(1000, 1) == 0
-    assert tables.ring_bytes(1000, 2) == 1000
-    assert tables.ring_bytes(1000, 4) == 1500
+def test_what_arrived_is_what_the_ledger_says_and_in_old_records_a_rings() -> None:
+    assert tables.arrived_bytes({"bytes": 1000, "arrived": 3000}, 4) == 3000
+    assert tables.arrived_bytes({"bytes": 1000}, 1) == 0
+    assert tables.arrived_bytes({"bytes": 1000}, 2) == 1000
+    assert tables.arrived_bytes({"bytes": 1000}, 4) == 1500
 
 
 @pytest.mark.parametrize(

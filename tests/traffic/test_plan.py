@@ -31,6 +31,19 @@ def test_a_ring_of_a_model_takes_its_bytes_and_is_paid_once_a_round() -> None:
     )
 
 
+def test_compressed_models_are_gathered_where_the_reducer_gathers_them() -> None:
+    """c bytes from each of the others, one message each; else a ring's two phases."""
+    link = Link.of_rate(100e6, alpha=1e-3)
+    second = 8 / 100e6
+    for members, scalars, gathered in ((2, 10**6, True), (4, 10**5, True), (4, 10**6, False)):
+        size, others = scalars / 8, members - 1
+        by_ring = 2 * others * (1e-3 + size / members * second)
+        expected = others * (1e-3 + size * second) if gathered else by_ring
+        for algorithm in ("ring", "tree"):
+            stage = Stage(members, link, algorithm)
+            assert stage.agreement_seconds(scalars, "sign") == pytest.approx(expected)
+
+
 def test_levels_are_paid_at_their_own_periods_and_only_the_outermost_is_compressed() -> None:
     inner, outer = FAST.agreement_seconds(10**6, "dense"), SLOW.agreement_seconds(10**6, "sign")
     assert inner == pytest.approx(2 * 1e-3 + 4e6 * 8 / 10e9)

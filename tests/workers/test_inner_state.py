@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from localsgd.collective import Entry, InProcess, Metered
 from localsgd.errors import UserError
@@ -126,7 +128,118 @@ def test_all_processes_refuse_a_key_that_none_has() -> None:
 
 def test_reset_is_of_what_is_there() -> None:
     optimizers = agreed([[1.0, None], [None, 2.0]], "momentum_buffer=reset")
-    assert [heights(optimizer) for optimizer in optimizers] == [[0.0, None], [None, 0.0]]
+    assert [heights(optimizer) for optimizer in optimizers] == [[None, None], [None, None]]
+
+
+KINDS: list[Callable[..., Optimizer]] = [
+    partial(SGD, momentum=0.9, dampening=0.5),
+    Adam,
+    partial(AdamW, amsgrad=True),
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Adamax,
+    partial(torch.optim.Adagrad, initial_accumulator_value=0.25),
+    torch.optim.Adadelta,
+    partial(torch.optim.RMSprop, momentum=0.5, centered=True),
+    torch.optim.Rprop,
+    torch.optim.ASGD,
+]
+
+
+def go_on(optimizer: Optimizer, parameter: nn.Parameter, steps: int) -> list[list[float]]:
+    values = []
+    for step in range(steps):
+        parameter.grad = torch.tensor([1.0, 0.5, -(2.0**-step)], dtype=torch.float64)
+        optimizer.step()
+        values.append(parameter.tolist())
+    return values
+
+
+@pytest.mark.parametrize("make", KINDS)
+@pytest.mark.parametrize("resumed", [False, True])
+def test_reset_is_as_new(make: Callable[..., Optimizer], resumed: bool) -> None:
+    """Counters, and what does not begin at 0, included."""
+    old = nn.Parameter(torch.ones(3, dtype=torch.float64))
+    optimizer = make([old], lr=0.1)
+    if not resumed:  # Whoever steps it first has an optimizer that looks like a resumed one.
+        states = InnerStates([optimizer], rules_of("all=reset"), InProcess(1))
+    go_on(optimizer, old, 5)
+    if resumed:
+        states = InnerStates([optimizer], rules_of("all=reset"), InProcess(1))
+    states.agree(1)
+    new = nn.Parameter(old.detach().clone())
+    assert go_on(optimizer, old, 4) == go_on(make([new], lr=0.1), new, 4)
+
+
+def steps_and_moments(rules: str) -> tuple[float | None, list[float | None], list[float | None]]:
+    [optimizer] = agreed([[1.0]], rules, make=adam)
+    [parameter] = optimizer.param_groups[0]["params"]
+    step = optimizer.state[parameter].get("step")
+    first, second = heights(optimizer, "exp_avg"), heights(optimizer, "exp_avg_sq")
+    return None if step is None else step.item(), first, second
+
+
+def test_counters_are_reset_with_all_that_they_count() -> None:
+    m, v = pytest.approx(0.1), pytest.approx(0.001)
+    assert steps_and_moments("all=reset") == (None, [None], [None])
+    assert steps_and_moments("exp_avg=reset,exp_avg_sq=reset") == (None, [None], [None])
+    # Kept moments need their count; a counter by name does as it is told.
+    assert steps_and_moments("exp_avg=reset") == (1, [0], [v])
+    assert steps_and_moments("all=reset,exp_avg_sq=keep") == (1, [0], [v])
+    assert steps_and_moments("all=reset,step=keep") == (1, [0], [0])
+    assert steps_and_moments("step=reset") == (0, [m], [v])
+    assert steps_and_moments("all=reset:2") == (1, [m], [v])
+
+
+def test_a_product_begins_at_1() -> None:
+    [optimizer] = agreed([[1.0]], "mu_product=reset", make=partial(torch.optim.NAdam, lr=0.1))
+    [state] = optimizer.state.values()
+    assert state["mu_product"] == 1
+
+
+def in_few_calls(layers: int, piece: int) -> tuple[list[int], list[list[float | None]]]:
+    entry = Entry()
+    gradients = [[float(k + worker) for k in range(layers)] for worker in range(2)]
+    optimizers = [stepped(own, adam) for own in gradients]
+    states = InnerStates(optimizers, rules_of("all=average"), Metered(InProcess(2), entry))
+    calls = []
+    with mock.patch("localsgd.workers.inner_state.PACK", piece):
+        for agreements in (1, 2):
+            states.agree(agreements)
+            calls.append(entry.calls)
+    return calls, [heights(optimizer, "exp_avg") for optimizer in optimizers]
+
+
+def test_states_are_packed() -> None:
+    """The first sync learns keys, in two calls more; each takes sizes and means, however many."""
+    packed, means = in_few_calls(20, 1 << 20)
+    assert packed == [4, 6]
+    assert means == [[pytest.approx(0.1 * (k + 0.5)) for k in range(20)]] * 2
+    cut, same = in_few_calls(20, 40)
+    assert cut[1] > packed[1] + 4
+    assert same == means
+
+
+def packed_here(by_rank: Sequence[Gradients]) -> list[Any]:
+    """Half-precision states of this rank, some of which others lack."""
+    torch.manual_seed(1)
+    gradients = torch.randn(len(by_rank[0]), 64).bfloat16()  # the same on all ranks
+    parameters = [nn.Parameter(torch.zeros(64, dtype=torch.bfloat16)) for _ in gradients]
+    for parameter, given, own in zip(parameters, gradients, by_rank[dist.get_rank()], strict=True):
+        parameter.grad = given if own is not None else None
+    optimizer = sgd(parameters)
+    optimizer.step()
+    world = place(Topology((len(by_rank),))).world
+    InnerStates([optimizer], rules_of(MOMENTUM), world).agree(1)
+    states = [optimizer.state.get(p, {}).get("momentum_buffer") for p in parameters]
+    pairs = zip(states, gradients, strict=True)
+    return [None if state is None else torch.equal(state, given) for state, given in pairs]
+
+
+def test_equal_states_in_half_precision_stay_as_they_are() -> None:
+    """Those that all of 3 have, and those that 2 have: to the bit."""
+    found = run(3, packed_here, [[1.0, 1.0], [1.0, None], [1.0, 1.0]], seconds=60)
+    assert found == [[True, True], [True, None], [True, True]]
 
 
 def test_nothing_but_what_is_due_is_sent() -> None:

@@ -1,8 +1,13 @@
 """A meter around a collective, and the ledger that it writes.
 
-Bytes are the payload: what one member hands over, whatever carries it and wherever the members are
-hosted. A chunk that a member would send to itself is not counted. What a ring or a tree makes of
-them is a model, and lives in `traffic`.
+Bytes are the payload: what one member of a level hands over (a worker, or outside the innermost
+level a block, however many processes carry it), whatever carries it and wherever the members are
+hosted. A chunk that a member would send to itself is not counted. Syncs of models, gradients, inner
+states and signals count; checks at the start, evaluation and the buffers of the final model do not.
+
+What arrives at a member is modelled, by the kind of call, for M members and c bytes handed over:
+
+    sum: 2 (M - 1)/M c, as a ring     gather: (M - 1) c     exchange: c
 """
 
 from __future__ import annotations
@@ -23,15 +28,21 @@ Waiting: TypeAlias = Callable[[], AbstractContextManager[object]]
 
 @dataclass
 class Entry:
-    """Totals of one level: `calls`, payload `bytes` of a member, `seconds` this process waited."""
+    """Totals of one level: `calls`, payload `bytes` of a member, `seconds` this process waited, and
+    bytes that `arrived` at a member (modelled).
+    """
 
     calls: int = 0
     bytes: int = 0
     seconds: float = 0.0
+    arrived: int = 0
 
     def __sub__(self, other: Entry) -> Entry:
         return Entry(
-            self.calls - other.calls, self.bytes - other.bytes, self.seconds - other.seconds
+            self.calls - other.calls,
+            self.bytes - other.bytes,
+            self.seconds - other.seconds,
+            self.arrived - other.arrived,
         )
 
 
@@ -76,19 +87,25 @@ class Metered:
         return self.inner.members
 
     def sum(self, x: Tensor) -> Pending[Tensor]:
-        return self._count(lambda: self.inner.sum(x), _member_bytes(x))
+        payload, others = _member_bytes(x), self.members - 1
+        arrives = 2 * others * payload // self.members
+        return self._count(lambda: self.inner.sum(x), payload, arrives)
 
     def gather(self, x: Tensor) -> Pending[Tensor]:
-        return self._count(lambda: self.inner.gather(x), _member_bytes(x))
+        payload, others = _member_bytes(x), self.members - 1
+        return self._count(lambda: self.inner.gather(x), payload, others * payload)
 
     def exchange(self, x: Tensor) -> Pending[Tensor]:
-        others = _member_bytes(x) * (self.members - 1) // self.members
-        return self._count(lambda: self.inner.exchange(x), others)
+        payload = _member_bytes(x) * (self.members - 1) // self.members
+        return self._count(lambda: self.inner.exchange(x), payload, payload)
 
-    def _count(self, call: Callable[[], Pending[Tensor]], payload: int) -> Pending[Tensor]:
+    def _count(
+        self, call: Callable[[], Pending[Tensor]], payload: int, arrives: int
+    ) -> Pending[Tensor]:
         self.entry.calls += 1
         if self.members > 1:
             self.entry.bytes += payload
+            self.entry.arrived += arrives
         pending = self._timed(call)
         return Pending(lambda: self._timed(pending.wait))
 

@@ -13,6 +13,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from localsgd.reduce.compressor import widest
+
+_YES = torch.tensor(True)
+
 
 def gradients_of(parameters: Iterable[Tensor]) -> Iterator[Tensor]:
     """The values of all gradients that there are."""
@@ -28,12 +32,19 @@ def parameters_of(optimizer: Optimizer) -> Iterator[Tensor]:
 @torch.no_grad()
 def unscale(optimizer: Optimizer, scale: Tensor) -> None:
     """Divides the gradients by `scale`, through the same float32 reciprocal as the scaler does."""
-    inverse = scale.double().reciprocal().float()
+    inverse = scale.to(widest(scale.device)).reciprocal().float()
+    alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for gradient in gradients_of(parameters_of(optimizer)):
-        gradient.mul_(inverse.to(gradient.device))
+        alike.setdefault((gradient.device, gradient.dtype), []).append(gradient)
+    for (device, _), gradients in alike.items():
+        torch._foreach_mul_(gradients, inverse.to(device))
+
+
+def finite(gradients: Iterable[Tensor]) -> Tensor:
+    """Whether all scalars are, as a scalar where the first gradient lies: nothing is waited for."""
+    found = [gradient.isfinite().all() for gradient in gradients]
+    return torch.stack([one.to(found[0].device) for one in found]).all() if found else _YES
 
 
 def all_finite(optimizer: Optimizer) -> bool:
-    return all(
-        bool(gradient.isfinite().all()) for gradient in gradients_of(parameters_of(optimizer))
-    )
+    return bool(finite(gradients_of(parameters_of(optimizer))))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,13 +12,15 @@ from torch.optim import Optimizer
 
 from localsgd.collective import Ledger
 from localsgd.level import agree_and_share
-from localsgd.optimizer.amp import all_finite, gradients_of
+from localsgd.optimizer.amp import all_finite, finite, gradients_of
 from localsgd.optimizer.checks import SameBatch
 from localsgd.optimizer.ddp import Overlap, overlap_of, quieten
 from localsgd.optimizer.gradients import packs_of
 from localsgd.optimizer.rows import Row
 from localsgd.optimizer.settings import Settings
 from localsgd.reduce import ExactMean
+from localsgd.reduce.compressor import widest
+from localsgd.signals import FLAGS
 from localsgd.topology import AnyLevel, Placement, build_levels, row_multiple
 
 
@@ -32,6 +34,7 @@ class Averager:
         ledger: counts what crosses, beside the models.
         ddp: the user's model, where it is in `DistributedDataParallel`.
         watched: whether the first gradients are compared among all workers.
+        flags: what this worker tells all others beside its gradients, where it does.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class Averager:
         ledger: Ledger,
         ddp: DistributedDataParallel | None,
         watched: bool,
+        flags: Callable[[], Sequence[float]] | None = None,
     ) -> None:
         self._placement = placement
         self._settings = settings
@@ -50,11 +54,14 @@ class Averager:
         self._device = rows[0].values.device
         self._exact = settings.exact if placement.world.members > 1 else 0
         self._multiple = multiple = row_multiple(placement.world.members)
-        self._packs = [pack for row in rows for pack in packs_of(row, multiple)]
+        self._flags = flags
+        self._carried: Tensor | None = None
+        told = FLAGS if flags else 0
+        self._packs = [pack for row in rows for pack in packs_of(row, multiple, told)]
         self.watch = SameBatch() if watched and placement.world.members > 1 else None
         self.shared = 0
         self.averaged = False
-        self._finite: list[Tensor] = []
+        self._finite: Tensor | None = None
         self._overlap: Overlap | None = None
         if ddp is not None:
             quieten(ddp)
@@ -76,6 +83,8 @@ class Averager:
         if self._overlap is not None:
             self._overlap.make_levels = self._levels if overlapping else None
             self._overlap.watch = self.watch
+            whole_world = self.shared == self._settings.levels
+            self._overlap.flags = self._flags if whole_world else None
 
     def _levels(self, row: Tensor) -> Sequence[AnyLevel]:
         exact = self._exact
@@ -99,7 +108,19 @@ class Averager:
         if not self.shared:
             return []
         self.averaged = True
-        return [pack.average(self._levels, mark) for pack in self._packs]
+        whole = self._flags is not None and self.shared == self._settings.levels
+        told = self._flags() if whole and self._flags is not None else ()
+        found = [pack.average(self._levels, mark, told) for pack in self._packs]
+        if whole:
+            self._carried = found[0][1].clone()
+        return [mean for mean, _ in found]
+
+    def take_carried(self) -> Tensor | None:
+        """The mean of all workers' flags, once, where it has come with the gradients."""
+        carried, self._carried = self._carried, None
+        if self._overlap is not None and self._overlap.carried is not None:
+            carried, self._overlap.carried = self._overlap.carried, None
+        return carried
 
     def average_early(self) -> None:
         """Averages before the step does, and remembers whether the means are finite: what follows,
@@ -109,21 +130,21 @@ class Averager:
             return
         self.average()
         if self.averaged:
-            self._finite = [gradient.isfinite().all() for gradient in self._gradients()]
+            self._finite = finite(self._gradients())
 
     def _gradients(self) -> Iterator[Tensor]:
         return gradients_of(p for pack in self._packs for p in pack.parameters)
 
     def all_finite(self, optimizer: Optimizer) -> bool:
         """Whether the averaged gradients are, and were when they were averaged early."""
-        return all(map(bool, self._finite)) and all_finite(optimizer)
+        return (self._finite is None or bool(self._finite)) and all_finite(optimizer)
 
     @torch.no_grad()
     def mean_loss(self, loss: Any) -> Any:
         """The mean of the block's losses, so that whoever decides by it decides alike."""
         if loss is None or not self.shared:
             return loss
-        row = torch.zeros(self._multiple, dtype=torch.float64, device=self._device)
+        row = torch.zeros(self._multiple, dtype=widest(self._device), device=self._device)
         row[0] = loss
         agree_and_share(self._levels(row))
         return row[0].to(loss) if isinstance(loss, Tensor) else row[0].item()
@@ -131,7 +152,7 @@ class Averager:
     def reopen(self) -> None:
         """The next gradients are each worker's own again."""
         self.averaged = False
-        self._finite = []
+        self._finite = None
         if self._overlap is not None:
             self._overlap.averaged = False
 

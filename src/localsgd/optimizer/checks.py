@@ -17,6 +17,7 @@ from torch import Tensor
 
 from localsgd.collective import Collective, ProcessGroup
 from localsgd.errors import UserError
+from localsgd.reduce.compressor import widest
 
 DIGEST_BYTES = 16
 
@@ -106,13 +107,14 @@ class SameBatch:
     def add(self, gradients: Iterable[Tensor]) -> None:
         """Gradients of this worker alone, before anything is averaged."""
         for gradient in gradients:
-            values = gradient.detach().double()
+            values = gradient.detach().to(widest(gradient.device))
             sums = torch.stack([values.sum(), values.abs().sum(), values.square().sum()])
             self._sums += sums.cpu()
 
     def warn(self, world: Collective, device: torch.device, first: bool) -> None:
         """Compares; `first` says whether this process is the one to warn."""
-        sums = world.gather(self._sums.to(device)[None, None]).wait()[0]  # [K, 3]
+        own = self._sums.to(device, widest(device))
+        sums = world.gather(own[None, None]).wait()[0]  # [K, 3]
         spread = (sums - sums[:1]).abs()
         equal = bool((spread <= 1e-6 * sums[:1, 1:2].abs().maximum(sums[:1].abs())).all())
         if first and equal and bool(sums[0, 1] > 0):

@@ -8,6 +8,7 @@ DDP's synchronisation is off, and nothing crosses at all.
 
 # No `from __future__ import annotations`: DDP compares the hook's annotations with types.
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -38,6 +39,9 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, DistributedDataParallel | No
 class Overlap:
     """Averages DDP's buckets: the innermost level as each is ready, the others after the last.
 
+    With the first bucket, which DDP keeps small, go the `flags` that this worker tells all others;
+    their means are left in `carried`.
+
     Args:
         multiple: buckets are padded to a multiple of this many scalars.
     """
@@ -46,14 +50,16 @@ class Overlap:
         self.multiple = multiple
         self.make_levels: MakeLevels | None = None
         self.watch: SameBatch | None = None
+        self.flags: Callable[[], Sequence[float]] | None = None
+        self.carried: Tensor | None = None
         self.averaged = False
         self.registered = False
-        self._running: list[tuple[Future[Tensor], Tensor, Tensor, list[Agreeing]]] = []
+        self._running: list[tuple[Future[Tensor], Tensor, Tensor, int, list[Agreeing]]] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Overlap, ()  # A copied or loaded DDP has a reducer of its own, without the hook.
 
-    def start(self, bucket: Tensor) -> Future[Tensor]:
+    def start(self, bucket: Tensor, first: bool) -> Future[Tensor]:
         """Takes a bucket `[n]` of this worker's gradients; the future has their mean."""
         future: Future[Tensor] = Future(devices=[bucket.device] if bucket.is_cuda else [])
         if self.make_levels is None:
@@ -61,27 +67,33 @@ class Overlap:
             return future
         if self.watch is not None:
             self.watch.add([bucket])
-        missing = -bucket.numel() % self.multiple
+        n, told = bucket.numel(), self.flags() if first and self.flags is not None else ()
+        missing = len(told) + -(n + len(told)) % self.multiple
         padded = nn.functional.pad(bucket, (0, missing)) if missing else bucket
+        for index, number in enumerate(told, n):
+            padded[index] = number
         levels = list(self.make_levels(padded))
         if isinstance(levels[0], Level):
             levels[0].begin_agree()
         if not self._running:
             # Runs at the end of this backward pass, before DDP's own, which is queued later.
             Variable._execution_engine.queue_callback(self._finish)
-        self._running.append((future, bucket, padded, levels))
+        self._running.append((future, bucket, padded, len(told), levels))
         return future
 
     def _finish(self) -> None:
         running, self._running = self._running, []
-        for future, bucket, padded, levels in running:
+        for future, bucket, padded, told, levels in running:
             if isinstance(levels[0], Level):
                 levels[0].finish_agree()
             else:
                 levels[0].agree()
             agree_and_share(levels, first=1)
+            n = bucket.numel()
             if padded is not bucket:
-                bucket.copy_(padded[: bucket.numel()])
+                bucket.copy_(padded[:n])
+            if told:
+                self.carried = padded[n : n + told].clone()
             future.set_result(bucket)
         self.averaged = True
 
@@ -89,7 +101,7 @@ class Overlap:
 def average_bucket(overlap: Overlap, bucket: dist.GradBucket) -> Future[Tensor]:
     """The communication hook of DDP."""
     with torch.no_grad():
-        return overlap.start(bucket.buffer())
+        return overlap.start(bucket.buffer(), first=bucket.index() == 0)
 
 
 def quieten(ddp: DistributedDataParallel) -> None:

@@ -6,7 +6,8 @@ Gradients belong to the user, so they are packed into a temporary of bounded siz
 same levels as models are, and copied back. A parameter without a gradient counts as zeros; one that
 no worker of the block has a gradient for stays without.
 
-Shapes: n scalars of a pack: gradients, then a mark for each tensor and one for the worker.
+Shapes: n scalars of a pack: gradients, then a mark for each tensor, what the worker tells beside,
+and a mark for the worker.
 """
 
 from __future__ import annotations
@@ -38,21 +39,29 @@ class Pack:
     layout: Layout
     device: torch.device
 
-    def average(self, make_levels: MakeLevels, mark: bool) -> Tensor:
-        """Averages the gradients; returns the mean of the workers' marks, a scalar tensor."""
+    def average(
+        self, make_levels: MakeLevels, mark: bool, told: Sequence[float] = ()
+    ) -> tuple[Tensor, Tensor]:
+        """Averages the gradients; returns the means of the workers' marks, a scalar tensor, and of
+        what they told.
+        """
         row = self.layout.rows(1, self.device)[0]
         *views, marks = self.layout.views(row).values()
         missing = self._fill(views, marks)
-        if mark:
-            marks[-1] = 1
+        count = len(self.parameters)
+        marks[-1] = float(mark)
+        for index, number in enumerate(told, count):
+            marks[index] = number
         agree_and_share(make_levels(row))
-        used = marks[:-1].tolist() if missing else ()  # waits for the device, so only where needed
+        used = (
+            marks[:count].tolist() if missing else ()
+        )  # waits for the device, so only where needed
         for index in missing:
             if used[index]:
                 parameter = self.parameters[index]
                 parameter.grad = torch.empty_like(parameter)
         self._empty(views)
-        return marks[-1]
+        return marks[-1], marks[count:-1]
 
     def _fill(self, views: Sequence[Tensor], marks: Tensor) -> list[int]:
         """Copies the gradients that there are; returns the places of the others."""
@@ -61,7 +70,7 @@ class Pack:
         grads = [_dense(self.names[i], self.parameters[i].grad) for i in present]
         if grads:
             torch._foreach_copy_([views[i] for i in present], grads)
-        marks[:-1] = 1
+        marks[: len(self.parameters)] = 1
         if missing:
             marks[missing] = 0
         return missing
@@ -83,21 +92,21 @@ def _dense(name: str, gradient: Tensor | None) -> Tensor:
     return gradient
 
 
-def packs_of(row: Row, multiple: int) -> Iterator[Pack]:
-    """Cuts a row into packs of at most `PACK_BYTES`, in its order."""
+def packs_of(row: Row, multiple: int, told: int = 0) -> Iterator[Pack]:
+    """Cuts a row into packs of at most `PACK_BYTES`, in its order, with room for `told` numbers."""
     chosen: list[tuple[str, nn.Parameter]] = []
     size = 0
     for slot, parameter in zip(row.layout.slots, row.parameters, strict=True):
         if chosen and size + parameter.nbytes > PACK_BYTES:
-            yield _pack(chosen, row, multiple)
+            yield _pack(chosen, row, multiple, told)
             chosen, size = [], 0
         chosen.append((slot.name, parameter))
         size += parameter.nbytes
-    yield _pack(chosen, row, multiple)
+    yield _pack(chosen, row, multiple, told)
 
 
-def _pack(chosen: Sequence[tuple[str, nn.Parameter]], row: Row, multiple: int) -> Pack:
-    marks = row.values.new_empty(len(chosen) + 1)
+def _pack(chosen: Sequence[tuple[str, nn.Parameter]], row: Row, multiple: int, told: int) -> Pack:
+    marks = row.values.new_empty(len(chosen) + told + 1)
     layout = Layout.of([*((n, p.data) for n, p in chosen), (" marks", marks)], multiple=multiple)
     names, parameters = zip(*chosen, strict=True)
     return Pack(names, parameters, layout, row.values.device)

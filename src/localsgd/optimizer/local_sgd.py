@@ -35,7 +35,7 @@ from localsgd.optimizer.wrapping import Wrapping
 from localsgd.outer import Outer
 from localsgd.reduce import Reducer
 from localsgd.schedule import Position
-from localsgd.signals import Signal, Signals
+from localsgd.signals import Signals
 from localsgd.told import Told
 from localsgd.topology import Placement, Topology, place, row_multiple
 from localsgd.workers.inner_state import InnerStates
@@ -139,11 +139,11 @@ class LocalSGD(Wrapping):
         self._left_out = LeftOut(self.inner)
         self._module, ddp = unwrapped(self.model)
         self._models = Models(rows, placement, settings, self.ledger)
-        self._gradients = Averager(rows, placement, settings, self.ledger, ddp, watched)
-        self._signals = Signals(settings.schedules, placement.world, rows[0].values.device)
-        self._inner_states = InnerStates(
-            [self.inner], settings.inner_state, Metered(placement.world, self.ledger.levels[-1])
-        )
+        world = Metered(placement.world, self.ledger.levels[-1])
+        self._signals = Signals(settings.schedules, world, rows[0].values.device)
+        flags = self._flags if self._signals.flagged else None
+        self._gradients = Averager(rows, placement, settings, self.ledger, ddp, watched, flags)
+        self._inner_states = InnerStates([self.inner], settings.inner_state, world)
         self._model_agreements = 0
         self._position = Position.start(settings.levels)
         self._finished_at = -1
@@ -234,7 +234,7 @@ class LocalSGD(Wrapping):
             return skip
         if averaged_before:
             return not self._gradients.all_finite(self.inner)
-        return any(bool(mark > 0) for mark in marks)
+        return bool(marks) and bool(torch.stack([mark.float() for mark in marks]).max() > 0)
 
     def _learning_rate(self) -> float:
         return float(self.inner.param_groups[0].get("lr", 1.0))
@@ -276,7 +276,7 @@ class LocalSGD(Wrapping):
         """The next rounds begin: done while models are on the wire."""
         self._position.close()
         if depth == self._settings.levels and self._signals.needed:
-            self._signals.exchange(self._own_signals())
+            self._signals.exchange(self._own_signals(), self._gradients.take_carried())
         self._open()
 
     def report_loss(self, loss: Tensor | float) -> None:
@@ -286,7 +286,12 @@ class LocalSGD(Wrapping):
         """
         self._told.add(0, loss)
 
-    def _own_signals(self) -> list[Signal]:
+    def _flags(self) -> list[float]:
+        return self._signals.flags(self._learning_rate())
+
+    def _own_signals(self) -> Tensor:
+        if self._signals.flagged:
+            return torch.tensor([self._flags()])
         was_silent, self._silent = self._silent, self._told.silent
         if "loss" in self._signals.sees and was_silent and self._silent:
             raise UserError(
@@ -367,6 +372,7 @@ class LocalSGD(Wrapping):
             "levels": self._models.state(),
             "signals": self._signals.state(),
             "model_agreements": self._model_agreements,
+            "inner_state_keys": self._inner_states.state(),
             "told": [*map(float, self._told.state(0)), self._told.seconds],
             "ledger": [asdict(entry) for entry in self.ledger.levels],
             "made_with": self._settings.described(),
@@ -396,6 +402,7 @@ class LocalSGD(Wrapping):
         self._models.load(own["levels"])
         self._signals.load(own["signals"])
         self._model_agreements = own["model_agreements"]
+        self._inner_states.load(own.get("inner_state_keys", ()))
         loss, losses, self._told.seconds = own["told"]
         self._told.load(0, (loss, int(losses)))
         self._told.restart()

@@ -16,7 +16,7 @@ from localsgd.errors import UserError
 from localsgd.optimizer.checks import described
 from localsgd.outer import Outer
 from localsgd.reduce import ExactMean, Reducer
-from localsgd.schedule import Progress, Schedule, checked_length, every
+from localsgd.schedule import Progress, Schedule, checked_length, every, length_of
 from localsgd.topology import Topology
 from localsgd.workers.inner_state import Rule, rules_of
 
@@ -150,7 +150,7 @@ def _by_level(name: str, given: Sequence | None, topology: Topology) -> tuple:
 
 
 def _check_gradients(schedules: Sequence[Schedule], exact: int) -> None:
-    wanted = len(list(itertools.takewhile(lambda s: s(Progress()) == 1, schedules)))
+    wanted = len(list(itertools.takewhile(lambda s: length_of(s, Progress()) == 1, schedules)))
     if wanted == 0:
         raise UserError(
             'agree_on="gradients" needs H = 1 at the start, and local_steps starts with '

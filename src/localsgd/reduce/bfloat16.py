@@ -16,6 +16,9 @@ from localsgd.reduce.fragments import Fragments
 BLOCK = 1 << 16
 """Scalars that are read at once, so that what is in between stays in the cache."""
 
+BLOCK_ON_GPU = 1 << 24
+"""There few calls count for more than the cache."""
+
 SIZE, INFINITY = 0x7FFF, 0x7F80
 """All bits but the sign's, and those of infinity."""
 
@@ -46,11 +49,11 @@ class BFloat16Codec:
         put(x, payload, torch.bfloat16)
 
     def keep(self, x: Tensor, error: Tensor, payload: Tensor) -> None:
-        scratch = torch.empty(min(BLOCK, len(x)), dtype=torch.bfloat16, device=x.device)
+        block, size = _block(x), torch.bfloat16.itemsize
+        scratch = torch.empty(min(block, len(x)), dtype=torch.bfloat16, device=x.device)
         room = torch.empty_like(scratch, dtype=x.dtype)
-        size = torch.bfloat16.itemsize
         for part, kept, into in zip(
-            x.split(BLOCK), error.split(BLOCK), payload.split(size * BLOCK), strict=True
+            x.split(block), error.split(block), payload.split(size * block), strict=True
         ):
             rounded = scratch[: len(part)].copy_(kept.add_(part))
             put(rounded, into)
@@ -58,9 +61,10 @@ class BFloat16Codec:
 
     def add(self, payload: Tensor, out: Tensor, factor: float = 1.0) -> None:
         # A sum of two dtypes would convert slowly, and a whole vector would leave the cache.
-        room = torch.empty(min(BLOCK, len(out)), dtype=out.dtype, device=out.device)
+        block = _block(out)
+        room = torch.empty(min(block, len(out)), dtype=out.dtype, device=out.device)
         numbers = take(payload, torch.bfloat16)
-        for part, into in zip(numbers.split(BLOCK), out.split(BLOCK), strict=True):
+        for part, into in zip(numbers.split(block), out.split(block), strict=True):
             into.add_(room[: len(part)].copy_(part), alpha=factor)
 
     def read(self, payloads: Tensor, out: Tensor) -> None:
@@ -69,13 +73,24 @@ class BFloat16Codec:
         for payload in others:
             self.add(payload, out)
 
-    def fault(self, payload: Tensor) -> str | None:
+    def doubts(self, payload: Tensor) -> Tensor:
         # Without the sign, only NaN and infinity have an exponent of ones, and are the greatest.
         numbers = take(payload, torch.int16)
-        room = torch.empty(min(BLOCK, len(numbers)), dtype=torch.int16, device=payload.device)
-        for index, part in enumerate(numbers.split(BLOCK)):
+        block = _block(numbers)
+        room = torch.empty(min(block, len(numbers)), dtype=torch.int16, device=payload.device)
+        most = room.new_zeros(())
+        for part in numbers.split(block) if len(numbers) else ():
             sizes = torch.bitwise_and(part, SIZE, out=room[: len(part)])
-            if len(part) and int(sizes.max()) >= INFINITY:
-                place = index * BLOCK + int((sizes >= INFINITY).nonzero()[0])
-                return self._fragments.names(place, place + 1)
-        return None
+            most = torch.maximum(most, sizes.max())
+        return most >= INFINITY
+
+    def fault(self, payload: Tensor) -> str | None:
+        if not bool(self.doubts(payload)):
+            return None
+        sizes = torch.bitwise_and(take(payload, torch.int16), SIZE)
+        place = int((sizes >= INFINITY).nonzero()[0])
+        return self._fragments.names(place, place + 1)
+
+
+def _block(x: Tensor) -> int:
+    return BLOCK if x.device.type == "cpu" else BLOCK_ON_GPU

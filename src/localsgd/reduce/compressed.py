@@ -13,7 +13,8 @@ over the wire:
 
 What is sent and what is kept add up to what is given: M · result + sum_k e_k, and M times the
 owners' memories, gain sum_k u_k at every agreement. Unequal weights scale the updates before, to
-M · weight · u_k.
+M · weight · u_k. Rows in half precision are worked on in float32, the memories included; payloads
+are as long.
 
 Shapes: g groups · m members hosted here · M members · n scalars of a row · c bytes of a payload ·
 s scalars of a chunk.
@@ -30,7 +31,15 @@ from torch import Tensor
 from localsgd.collective.seam import Collective, Pending
 from localsgd.errors import UserError
 from localsgd.names import unknown
-from localsgd.reduce.compressor import Codec, Compressor, check_dtype, keeps, read
+from localsgd.reduce.compressor import (
+    Codec,
+    Compressor,
+    check_dtype,
+    first_fault,
+    keeps,
+    read,
+    scale_dtype,
+)
 from localsgd.reduce.fragments import Fragments, parts
 from localsgd.reduce.members import check_saved, memory_at, places_of, refusal
 from localsgd.workers.layout import Layout
@@ -71,8 +80,9 @@ class Chunk(NamedTuple):
         """This chunk of `out` becomes the sum of what `payloads [P, >= c]` stand for."""
         read(self.codec, payloads[:, : self.codec.size], out[self.start : self.stop])
 
-    def fault(self, payload: Tensor) -> str | None:
-        return self.codec.fault(payload[: self.codec.size])
+    def own(self, payload: Tensor) -> tuple[Codec, Tensor]:
+        """What reads a `payload [>= c]`, and of it what there is to read."""
+        return self.codec, payload[: self.codec.size]
 
 
 class CompressedMean:
@@ -107,6 +117,7 @@ class CompressedMean:
         self._fragments = Fragments.of(layout) if isinstance(layout, Layout) else layout
         self._agreements = 0
         self._memory: dict[str, Tensor] = {}
+        self._places: list[int] = []  # of the hosted members, read once from where they lie
         self._chunks: dict[tuple[int, torch.dtype, int], list[Chunk]] = {}
         self._spare: dict[str, Tensor] = {}
 
@@ -117,10 +128,17 @@ class CompressedMean:
         self, update: Tensor, weights: Tensor | None, collective: Collective
     ) -> Pending[Tensor]:
         check_dtype(update.dtype)
+        wide = update.to(scale_dtype(update.dtype))
+        return self._reduced(wide, weights, collective).then(lambda mean: mean.to(update.dtype))
+
+    def _reduced(
+        self, update: Tensor, weights: Tensor | None, collective: Collective
+    ) -> Pending[Tensor]:
         if weights is not None:
             update.mul_((weights * collective.members).unsqueeze(-1))
         if "place" not in self._memory:
             self._memory["place"] = places_of(update, collective)
+        self._places = self._places or self._memory["place"][0].tolist()
         self._agreements += 1
         if self._gathers(update, collective.members):
             return self._gathered(update, collective)
@@ -130,7 +148,7 @@ class CompressedMean:
         if self.way != "auto":
             return self.way == "gather"
         [whole] = self._cut(update, 1)
-        return members <= 2 or (members - 1) * whole.codec.size <= SMALL
+        return gathers(members, whole.codec.size)
 
     def _gathered(self, update: Tensor, collective: Collective) -> Pending[Tensor]:
         chunks = self._cut(update, 1)
@@ -152,7 +170,7 @@ class CompressedMean:
         chunks = self._cut(update, collective.members)
         size = _size(chunks)
         sent = self._sent("error", update, [chunks] * update.shape[1], size)  # [g, m, M, c]
-        owned = [chunks[place] for place in self._memory["place"][0].tolist()]
+        owned = [chunks[place] for place in self._places]
         own = [Chunk(0, stop - start, codec) for start, stop, codec in owned]
         received = collective.exchange(sent).wait()  # [g, m, M, c], of this member's own chunk
         means = update.new_zeros((*update.shape[:2], chunks[0].stop))  # [g, m, s]
@@ -210,9 +228,8 @@ class CompressedMean:
         kept = (
             self._remembered(memory, vectors) if self.feedback else [[None] * shape[1]] * shape[0]
         )
-        places = self._memory["place"][0].tolist()
         for group, errors, payloads in zip(vectors, kept, sent, strict=True):
-            hosted = zip(group, errors, places, chunks, payloads, strict=True)
+            hosted = zip(group, errors, self._places, chunks, payloads, strict=True)
             for vector, error, place, own, into in hosted:
                 draw = self._draw(memory, place)
                 for chunk, payload in zip(own, into, strict=True):
@@ -242,7 +259,11 @@ class CompressedMean:
 
         What is received is the same on all processes, so they all raise, and none waits for long.
         """
-        tensor = next(filter(None, (_fault(payloads, chunks) for payloads in received)), None)
+        tensor = first_fault(
+            chunk.own(payload)
+            for payloads in received
+            for chunk, payload in zip(chunks, payloads, strict=True)
+        )
         if tensor is not None:
             flags = [[_fault(payloads, own) is not None for payloads in group] for group in sent]
             raise refusal(tensor, torch.tensor(flags, device=sent.device), collective)
@@ -265,8 +286,14 @@ class CompressedMean:
 
     def load(self, state: dict[str, Any]) -> None:
         self._memory = {k: value.clone() for k, value in state.items() if isinstance(value, Tensor)}
+        self._places = []
         self._agreements = state.get("agreements", 0)
         check_saved(state, self.feedback, complete="error" in state or not self._agreements)
+
+
+def gathers(members: int, size: float) -> bool:
+    """Whether M payloads of c bytes are gathered where the way is `auto`."""
+    return members <= 2 or (members - 1) * size <= SMALL
 
 
 def _size(chunks: Sequence[Chunk]) -> int:
@@ -276,5 +303,4 @@ def _size(chunks: Sequence[Chunk]) -> int:
 
 def _fault(payloads: Tensor, chunks: Sequence[Chunk]) -> str | None:
     """The first tensor in `payloads [P, c]` of P chunks that is not finite."""
-    faults = (chunk.fault(payload) for chunk, payload in zip(chunks, payloads, strict=True))
-    return next(filter(None, faults), None)
+    return first_fault(chunk.own(payload) for chunk, payload in zip(chunks, payloads, strict=True))

@@ -10,6 +10,7 @@ Shapes: n scalars of a vector · c bytes of its payload · P payloads.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Protocol, TypeGuard, runtime_checkable
 
@@ -63,12 +64,43 @@ class Keeping(Protocol):
         ...
 
 
+@runtime_checkable
+class Doubting(Protocol):
+    """A codec that looks for NaN and infinity without waiting for the device."""
+
+    def doubts(self, payload: Tensor) -> Tensor:
+        """Whether `fault` must be asked, as a scalar where the payload lies: never no where there
+        is a fault.
+        """
+        ...
+
+
 def reads(codec: Codec) -> TypeGuard[Reading]:
     return _has(type(codec), Reading)
 
 
 def keeps(codec: Codec) -> TypeGuard[Keeping]:
     return _has(type(codec), Keeping)
+
+
+def doubts(codec: Codec) -> TypeGuard[Doubting]:
+    return _has(type(codec), Doubting)
+
+
+def first_fault(payloads: Iterable[tuple[Codec, Tensor]]) -> str | None:
+    """The tensor in which the first of these payloads with NaN or infinity has it.
+
+    The device is waited for once, where codecs doubt.
+    """
+    found: list[tuple[Codec, Tensor]] = []
+    asked: list[Tensor] = []
+    for codec, payload in payloads:
+        found.append((codec, payload))
+        if doubts(codec):
+            asked.append(codec.doubts(payload))
+    if len(asked) == len(found) and not (asked and bool(torch.stack(asked).any())):
+        return None
+    return next(filter(None, (codec.fault(payload) for codec, payload in found)), None)
 
 
 @cache
@@ -120,6 +152,11 @@ def scale_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def widest(device: torch.device) -> torch.dtype:
+    """Of sums on a device: Apple's GPUs have no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def check_dtype(dtype: torch.dtype) -> None:
     """Refuses tensors that have no fractions to lose."""
     if not dtype.is_floating_point:
@@ -155,10 +192,15 @@ def take(payload: Tensor, dtype: torch.dtype) -> Tensor:
     return (payload if _aligned(payload, dtype) else payload.clone()).view(dtype)
 
 
+def maybe_not_finite(numbers: Tensor) -> Tensor:
+    """Whether there may be NaN or infinity among `numbers [s]`, as a scalar where they lie."""
+    # One reading pass, and no mask: a sum of finite numbers alone is finite, unless it overflows.
+    return numbers.sum(dtype=scale_dtype(numbers.dtype)).isfinite().logical_not()
+
+
 def first_not_finite(numbers: Tensor) -> int | None:
     """The place in `numbers [s]` of the first NaN or infinity."""
-    # One reading pass, and no mask: a sum of finite numbers alone is finite, unless it overflows.
-    if bool(numbers.sum(dtype=scale_dtype(numbers.dtype)).isfinite()):
+    if not bool(maybe_not_finite(numbers)):
         return None
     places = torch.isfinite(numbers).logical_not().nonzero()
     return int(places[0]) if len(places) else None

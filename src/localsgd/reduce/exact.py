@@ -9,14 +9,16 @@ from torch import Tensor
 
 from localsgd.collective.seam import Collective, Pending
 from localsgd.reduce.compressor import scale_dtype
+from localsgd.reduce.ordered import OrderedMean
 
 
 @dataclass(frozen=True)
 class ExactMean:
     """mean_k of the updates, in place, in whatever order the wire sums.
 
-    Weighted updates in half precision cross as float32 and are rounded once, at the end, so that
-    the mean of equal ones is theirs to the bit.
+    The mean of equal updates is theirs to the bit where M is a power of two, and to a rounding for
+    other M. In half precision it is theirs for every M: a wire that sums half-precision numbers
+    rounds after each addition, so they are averaged like ordered ones, with as many bytes.
     """
 
     linear = True
@@ -24,12 +26,10 @@ class ExactMean:
     def reduce(
         self, update: Tensor, weights: Tensor | None, collective: Collective
     ) -> Pending[Tensor]:
+        if scale_dtype(update.dtype) != update.dtype:
+            return OrderedMean().reduce(update, weights, collective)
         if weights is not None:
-            wide = update.to(scale_dtype(update.dtype)).mul_(weights.unsqueeze(-1))
-            pending = collective.sum(wide)
-            if wide.dtype == update.dtype:
-                return pending
-            return pending.then(lambda mean: update[:, 0].copy_(mean))
+            return collective.sum(update.mul_(weights.unsqueeze(-1)))
         if collective.members == 1:
             return Pending.done(update[:, 0])
         return collective.sum(update).then(lambda total: total.div_(collective.members))

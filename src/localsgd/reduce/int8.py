@@ -18,7 +18,14 @@ import torch
 from torch import Tensor
 
 from localsgd.errors import UserError
-from localsgd.reduce.compressor import check_dtype, first_not_finite, put, scale_dtype, take
+from localsgd.reduce.compressor import (
+    check_dtype,
+    first_not_finite,
+    maybe_not_finite,
+    put,
+    scale_dtype,
+    take,
+)
 from localsgd.reduce.fragments import Fragments
 
 LEVELS = 127
@@ -80,6 +87,9 @@ class Int8Codec:
         scales = take(payload[: self._scale_bytes], self._dtype)
         levels = self._in_chunks(payload[self._scale_bytes :].view(torch.int8).to(self._dtype))
         out.add_((levels * (scales * factor).unsqueeze(1)).view(-1)[: len(out)])
+
+    def doubts(self, payload: Tensor) -> Tensor:
+        return maybe_not_finite(take(payload[: self._scale_bytes], self._dtype))
 
     def fault(self, payload: Tensor) -> str | None:
         chunk = first_not_finite(take(payload[: self._scale_bytes], self._dtype))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from localsgd.collective.seam import Collective, Pending
-from localsgd.reduce.compressor import encode
+from localsgd.reduce.compressor import encode, first_fault, scale_dtype
 from localsgd.reduce.fragments import Fragments
 from localsgd.reduce.members import refusal
 from localsgd.reduce.sign import Sign, SignCodec
@@ -43,6 +43,7 @@ class MajorityVote:
         self, update: Tensor, weights: Tensor | None, collective: Collective
     ) -> Pending[Tensor]:
         """As `Reducer.reduce`. Weights are those of the scales; every member has one vote."""
+        given, update = update, update.to(scale_dtype(update.dtype))
         if weights is not None:
             update.mul_((weights * collective.members).unsqueeze(-1))
         n = update.shape[-1]
@@ -53,14 +54,13 @@ class MajorityVote:
 
         def finish() -> Tensor:
             received = pending.wait()  # [g, M, c]
-            for payload in received.flatten(0, 1):
-                tensor = codec.fault(payload)
-                if tensor is not None:
-                    flags = [[codec.fault(p) is not None for p in group] for group in sent]
-                    raise refusal(tensor, torch.tensor(flags, device=sent.device), collective)
+            tensor = first_fault((codec, payload) for payload in received.flatten(0, 1))
+            if tensor is not None:
+                flags = [[codec.fault(p) is not None for p in group] for group in sent]
+                raise refusal(tensor, torch.tensor(flags, device=sent.device), collective)
             for result, payloads in zip(update[:, 0].zero_(), received, strict=True):
                 _vote(codec, payloads, result)
-            return update[:, 0]
+            return update[:, 0].to(given.dtype)
 
         return Pending(finish)
 

@@ -47,7 +47,7 @@ def memory_at(error: Tensor, vectors: Tensor) -> Tensor:
             f"the memory of error feedback is {tuple(error.shape)}, but what is compressed is "
             f"{tuple(vectors.shape)}; go on with the model and workers that it was saved with"
         )
-    return error.to(vectors.device)
+    return error.to(vectors)
 
 
 def check_saved(state: dict[str, Any], feedback: bool, complete: bool) -> None:

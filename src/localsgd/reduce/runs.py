@@ -72,6 +72,16 @@ class Run:
         """Scalars of its bytes."""
         return BITS * (self.bytes.stop - self.bytes.start)
 
+    def on(self, device: torch.device, name: str) -> Tensor:
+        """One of its tensors on `device`, where it is carried once."""
+        if (device, name) not in self._carried:
+            self._carried[device, name] = getattr(self, name).to(device)
+        return self._carried[device, name]
+
+    @cached_property
+    def _carried(self) -> dict[tuple[torch.device, str], Tensor]:
+        return {}
+
     def read(self, signs: Tensor, scales: Tensor, scratch: Tensor) -> Sequence[Tensor]:
         """The signs `[P, b]` of this run, times `scales [P, s]` of the whole vector, in `scratch`:
         P vectors `[l]`, whose padding is 0.
@@ -82,13 +92,13 @@ class Run:
         unit = sign_table(room.dtype, room.device)
         if self._from_tables:
             self._look_up(signs, scales[:, self._scales], unit, room)
-            padding = self._ragged
+            padding = "_ragged"
         else:
             look_up(signs, unit, room)
-            room *= scales[:, self._scale_at.to(scales.device)].unsqueeze(-1)
-            padding = self._padding
-        if padding is not None:
-            whole.view(payloads, -1)[:, padding.to(room.device)] = 0.0
+            room *= scales[:, self.on(scales.device, "_scale_at")].unsqueeze(-1)
+            padding = "_padding"
+        if getattr(self, padding) is not None:
+            whole.view(payloads, -1)[:, self.on(room.device, padding)] = 0.0
         if payloads == 1:
             return (whole[:end],)
         return whole.view(payloads, -1)[:, :end].unbind()
@@ -103,7 +113,7 @@ class Run:
         torch.mul(scales[:, :, None, None], unit, out=tables[:, :own])
         if own < self._tables:
             tables[:, own:] = 0.0
-        places = signs + self._places.to(signs.device)
+        places = signs + self.on(signs.device, "_places")
         if payloads > 1:
             step = BYTES * self._tables
             places += torch.arange(0, payloads * step, step, device=signs.device).unsqueeze(1)

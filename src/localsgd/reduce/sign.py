@@ -23,7 +23,14 @@ from torch import Tensor
 
 from localsgd.errors import UserError
 from localsgd.reduce.bits import pack_signs
-from localsgd.reduce.compressor import check_dtype, first_not_finite, put, scale_dtype
+from localsgd.reduce.compressor import (
+    check_dtype,
+    first_not_finite,
+    maybe_not_finite,
+    put,
+    scale_dtype,
+    widest,
+)
 from localsgd.reduce.fragments import BITS, Fragments
 from localsgd.reduce.runs import AT_ONCE, Block, Run, runs
 
@@ -70,7 +77,8 @@ class SignCodec:
         self.scales = 1 + max((block.scale for block in self._blocks), default=-1)
         self._group = torch.tensor([block.scale for block in self._blocks], dtype=torch.int64)
         lengths = torch.tensor([block.stop - block.start for block in self._blocks])
-        self._lengths = self._summed(lengths.double())
+        self._lengths = self._summed(lengths.double(), self._group)
+        self._there: dict[torch.device, tuple[Tensor, Tensor]] = {}
         self._scale_bytes = self.scales * dtype.itemsize
         self._room = BITS * max((run.bytes.stop - run.bytes.start for run in self._runs), default=0)
 
@@ -87,7 +95,9 @@ class SignCodec:
 
     def _encode(self, x: Tensor, more: Tensor | None, payload: Tensor) -> None:
         """Of x [n], to which `more` is added first, while it is at hand."""
-        sums = torch.empty(len(self._blocks), dtype=torch.float64)
+        # In float64 and by block, for the same bits however workers are hosted.
+        wide = widest(x.device)
+        sums = torch.empty(len(self._blocks), dtype=wide, device=x.device)
         scratch = torch.empty(self._room, dtype=self._dtype, device=x.device)
         bits = payload[self._scale_bytes :]
         for run in self._runs:
@@ -97,16 +107,19 @@ class SignCodec:
             signs = bits[run.bytes]
             pack_signs(part, signs)
             if len(run.blocks) > 1:
-                signs &= run.mask.to(signs.device)
+                signs &= run.on(signs.device, "mask")
             sizes = torch.abs(part.to(self._dtype), out=scratch[: len(part)])
             sums[run.first : run.first + len(run.blocks)] = _sums(sizes, run)
-        # In float64 on the CPU, by block, for the same bits on every device and hosting.
-        means = self._summed(sums) / self._lengths
+        if x.device not in self._there:
+            self._there[x.device] = (self._group.to(x.device), self._lengths.to(x.device, wide))
+        group, lengths = self._there[x.device]
+        means = self._summed(sums, group) / lengths
         put(means.to(self._dtype), payload[: self._scale_bytes])
 
     def add(self, payload: Tensor, out: Tensor, factor: float = 1.0) -> None:
         payloads = payload.unsqueeze(0)
-        scales = self.scales_of(payloads).double().mul_(factor).to(self._dtype)
+        scales = self.scales_of(payloads).to(widest(payload.device), copy=True).mul_(factor)
+        scales = scales.to(self._dtype)
         self.add_scaled(payloads, out, scales)
 
     def read(self, payloads: Tensor, out: Tensor) -> None:
@@ -156,6 +169,9 @@ class SignCodec:
         own = payloads[:, : self._scale_bytes].clone(memory_format=torch.contiguous_format)
         return own.view(-1).view(self._dtype).view(payloads.shape[0], self.scales)
 
+    def doubts(self, payload: Tensor) -> Tensor:
+        return maybe_not_finite(self.scales_of(payload.unsqueeze(0)))
+
     def fault(self, payload: Tensor) -> str | None:
         scale = first_not_finite(self.scales_of(payload.unsqueeze(0))[0])
         if scale is None:
@@ -163,9 +179,9 @@ class SignCodec:
         blocks = [block for block in self._blocks if block.scale == scale]
         return self.fragments.names(blocks[0].start, blocks[-1].stop)
 
-    def _summed(self, values: Tensor) -> Tensor:
+    def _summed(self, values: Tensor, group: Tensor) -> Tensor:
         """Values of blocks, added up by scale."""
-        return torch.zeros(self.scales, dtype=torch.float64).index_add_(0, self._group, values)
+        return values.new_zeros(self.scales).index_add_(0, group, values)
 
 
 def _blocks(fragments: Fragments, scales: Literal["tensor", "row"] | int) -> Iterator[Block]:
@@ -184,5 +200,5 @@ def _sums(sizes: Tensor, run: Run) -> Tensor:
     if len(run.blocks) == 1 or sizes.device.type != "cpu":
         ends = [*run.offsets[1:], len(sizes)]
         parts = (sizes[start:end].sum() for start, end in zip(run.offsets, ends, strict=True))
-        return torch.stack(list(parts)).double().cpu()
+        return torch.stack(list(parts))
     return torch.from_numpy(np.add.reduceat(sizes.numpy(), run.offsets, dtype=np.float64))

@@ -16,7 +16,14 @@ from torch import Tensor
 
 from localsgd.errors import UserError
 from localsgd.reduce.bits import pack, unpack
-from localsgd.reduce.compressor import check_dtype, first_not_finite, put, scale_dtype, take
+from localsgd.reduce.compressor import (
+    check_dtype,
+    first_not_finite,
+    maybe_not_finite,
+    put,
+    scale_dtype,
+    take,
+)
 from localsgd.reduce.fragments import BITS, Fragments
 
 INDEX = torch.int32
@@ -76,6 +83,9 @@ class TopKCodec:
         places, values = self._places(payload), take(payload[: self._value_bytes], self._dtype)
         out[places] += (factor * values).to(out.dtype)
 
+    def doubts(self, payload: Tensor) -> Tensor:
+        return maybe_not_finite(take(payload[: self._value_bytes], self._dtype))
+
     def fault(self, payload: Tensor) -> str | None:
         index = first_not_finite(take(payload[: self._value_bytes], self._dtype))
         if index is None:
@@ -87,5 +97,7 @@ class TopKCodec:
         """`[k]`, ascending."""
         places = payload[self._value_bytes :]
         if self.as_bitmap:
-            return unpack(places, self._fragments.length).nonzero().flatten()
+            # Told how many there are, it need not wait for the device to count them.
+            chosen = unpack(places, self._fragments.length)
+            return torch.nonzero_static(chosen, size=self.k).flatten()
         return take(places, INDEX).long()

@@ -163,7 +163,7 @@ class Live:
             yield f"test {metric.words(self._row[metric.key], 1)}"
         yield "H " + ", ".join(str(length or "–") for length in assembly.position.lengths)
         yield by_level(assembly.agreements) + " rounds"
-        yield f"{size(assembly.ledger.bytes)} sent per worker"
+        yield f"{size(assembly.ledger.bytes)} sent per member"
         rate = self._pace.steps_per_second
         yield "" if rate is None else f"{count(rate * assembly.plan.batch)} samples/s"
 
@@ -188,7 +188,7 @@ def evaluation_line(row: dict[str, Any]) -> str:
     return (
         f"epoch {row['epoch']:.1f} · step {count(row['step'])} · loss {row['train_loss']:.3f} · "
         f"test {metric.name} {metric.words(row[metric.key], 1)} · "
-        f"{by_level(row['agreements'])} rounds · {size(sent)} sent per worker · "
+        f"{by_level(row['agreements'])} rounds · {size(sent)} sent per member · "
         f"{duration(row['seconds'])}"
     )
 
@@ -199,5 +199,5 @@ def summary_line(summary: dict[str, Any]) -> str:
     return (
         f"test {metric.name} {metric.words(summary[metric.key], 1)} after "
         f"{plural(summary['steps'], 'step')} · {by_level(summary['agreements'])} rounds · "
-        f"{size(sent)} sent per worker · {duration(summary['seconds'])}"
+        f"{size(sent)} sent per member · {duration(summary['seconds'])}"
     )

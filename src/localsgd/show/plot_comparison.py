@@ -28,9 +28,9 @@ def comparison(folders: Sequence[Folder], path: Path) -> None:
     over, measured, at all levels together, and where a run has several, at the outermost alone.
     """
     groups = [group for group in gather.groups(folders) if group.curve]
-    panels = [("epochs", lambda point: point.epoch), ("bytes sent per worker", _all_bytes)]
+    panels = [("epochs", lambda point: point.epoch), ("bytes sent per member", _all_bytes)]
     if any(group.levels > 1 for group in groups):
-        panels.append(("bytes sent per worker, outermost level", lambda point: point.bytes[-1]))
+        panels.append(("bytes sent per member, outermost level", lambda point: point.bytes[-1]))
     metric = gather.metric(groups)
     width = 1.0 + 4.0 * len(panels)
     columns = _legend_columns(groups, width)

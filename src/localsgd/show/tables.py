@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -73,7 +73,7 @@ def _columns(found: Sequence[Group]) -> Iterator[Column]:
         yield "local\nmodels", True, _cell(metric.local, metric.figure)
     yield "train\nloss", True, _cell("train_loss", lambda loss: f"{loss:.3f}")
     yield "agree-\nments", True, _by_level(lambda last: last["agreements"], count)
-    yield "sent per\nworker", True, _by_level(_ledger("bytes"), size)
+    yield "sent per\nmember", True, _by_level(_ledger("bytes"), size)
     yield "time", True, lambda group: _mean(group, lambda last: last["seconds"], duration)
     yield "waited", True, _by_level(_ledger("seconds"), duration)
 
@@ -283,20 +283,20 @@ def _evaluations(record: Record) -> Table:
     return table
 
 
-def ring_bytes(payload: float, members: int) -> float:
-    """What a worker sends where a ring of M members reduces `payload`: 2 (M - 1)/M of it
-    (Patarasuk and Yuan, 2009).
+def arrived_bytes(entry: Mapping[str, Any], members: int) -> float:
+    """What came in to a member; of an old record as if all had been sums by a ring: 2 (M - 1)/M of
+    what it sent (Patarasuk and Yuan, 2009).
     """
-    return 2 * (members - 1) / members * payload
+    return entry.get("arrived", 2 * (members - 1) / members * entry["bytes"])
 
 
 def _traffic(record: Record) -> Table:
     topology = Topology.parse(record.run.topology or 8)
-    table = _table(title="traffic per worker", title_justify="left")
+    table = _table(title="traffic of one member of each level", title_justify="left")
     table.add_column("level")
     for name in ("members", "agreements", "calls", "sent\n(measured)", "waited\n(measured)"):
         _add_column(table, name, right=True)
-    table.add_column("by a ring\n(modelled)", justify="right", style="dim")
+    table.add_column("arrived\n(modelled)", justify="right", style="dim")
     entries = zip(record.last["ledger"], record.last["agreements"], topology.sizes, strict=True)
     for level, (entry, agreements, members) in enumerate(entries):
         table.add_row(
@@ -306,6 +306,6 @@ def _traffic(record: Record) -> Table:
             count(entry["calls"]),
             size(entry["bytes"]),
             duration(entry["seconds"]),
-            size(ring_bytes(entry["bytes"], members)),
+            size(arrived_bytes(entry, members)),
         )
     return table

@@ -103,6 +103,15 @@ def recursive_halving(workers: int, size: float) -> Effort:
     return Effort(effort.messages + 2, effort.bytes + 2 * size, effort.added + size)
 
 
+def gather(workers: int, size: float) -> Effort:
+    """Every worker's n bytes to all others: K - 1 messages, (K - 1) n bytes.
+
+    No all-reduce, but what compressed arrays need, which can't be added up on the way.
+    """
+    _check(workers, size)
+    return Effort(workers - 1, (workers - 1) * size, 0)
+
+
 ALGORITHMS: dict[str, Callable[[int, float], Effort]] = {
     "ring": ring,
     "tree": tree,

@@ -24,11 +24,11 @@ from statistics import NormalDist
 
 from localsgd.errors import UserError
 from localsgd.names import unknown
-from localsgd.traffic.allreduce import ALGORITHMS, Link
+from localsgd.reduce.compressed import gathers
+from localsgd.traffic.allreduce import ALGORITHMS, Link, gather, ring
 
 BITS = {"dense": 32.0, "int8": 8.0 + 32 / 1024, "sign": 1.0}
-"""A scalar's on the wire, scales included where there is one for so many; two phases take a ring's
-messages and bytes of it."""
+"""A scalar's on the wire, scales included where there is one for so many."""
 
 SHARE = 0.05
 MOST_STEPS = 1 << 20
@@ -41,7 +41,7 @@ class Stage:
     Args:
         members: M.
         link: between any two of them.
-        algorithm: of an all-reduce: ring, tree or recursive halving.
+        algorithm: of a dense all-reduce: ring, tree or recursive halving.
     """
 
     members: int
@@ -55,10 +55,18 @@ class Stage:
             raise unknown("all-reduce", self.algorithm, ALGORITHMS)
 
     def agreement_seconds(self, scalars: int, way: str) -> float:
-        """A: of n scalars, `dense`, `int8` or `sign`."""
+        """A: of n scalars, `dense`, `int8` or `sign`.
+
+        Compressed models are gathered where that is what `CompressedMean` does; its two phases take
+        a ring's messages and bytes.
+        """
         if way not in BITS:
             raise unknown("way to send a model", way, BITS)
-        return ALGORITHMS[self.algorithm](self.members, scalars * BITS[way] / 8).seconds(self.link)
+        size = scalars * BITS[way] / 8
+        algorithm = ALGORITHMS[self.algorithm]
+        if way != "dense":
+            algorithm = gather if gathers(self.members, size) else ring
+        return algorithm(self.members, size).seconds(self.link)
 
 
 @dataclass(frozen=True)

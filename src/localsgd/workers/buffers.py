@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from localsgd.collective import Collective
 from localsgd.reduce import OrderedMean
+from localsgd.reduce.compressor import widest
 from localsgd.workers.layout import Layout
 
 Named = dict[str, Tensor]
@@ -77,10 +78,12 @@ def _means(
     world: Collective,
 ) -> Named:
     first = workers[0]
+    device = first[names[0]].device
     layout = Layout.of(
-        (name, torch.empty(first[name].shape, dtype=torch.float64, device="meta")) for name in names
+        (name, torch.empty(first[name].shape, dtype=widest(device), device="meta"))
+        for name in names
     )
-    rows = layout.rows(len(workers), first[names[0]].device)  # [w, b]
+    rows = layout.rows(len(workers), device)  # [w, b]
     packed = [layout.views(row) for row in rows]
     for views, worker in zip(packed, workers, strict=True):
         for name, view in views.items():

@@ -1,6 +1,6 @@
 """What happens to the inner optimizers' state when workers agree: kept, averaged or reset.
 
-    keep: nothing (Lin et al. 2020)     average: s_k <- mean_j s_j     reset: s_k <- 0
+    keep: nothing (Lin et al. 2020)     average: s_k <- mean_j s_j     reset: s_k as new
 
 Each key of a state has a rule of its own, and a period, counted in agreements of the outermost
 level: averaging everything at all of them is Local Adam (Cheng and Glasgow 2025, and PyTorch's
@@ -10,12 +10,17 @@ A worker need not have a state of every parameter: it may not have trained it ye
 those that have one, and only they get it. The others start theirs at their first gradient, as they
 would alone; so no optimizer has half a state, and the sum of momenta over all workers stays.
 
+A reset of all that a parameter's state has, what counts steps apart, makes the state new, with its
+counters: corrections of bias begin again. A reset of some keys sets these to 0 and leaves counters,
+which belong to the others too, unless they are named.
+
 Shapes: w workers hosted here · K workers in all · p parameters · s scalars of a state tensor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -29,6 +34,9 @@ from localsgd.reduce import ExactMean, Reducer
 from localsgd.reduce.compressor import scale_dtype
 
 RULES = ("keep", "average", "reset")
+
+PACK = 1 << 23
+"""Scalars that are averaged at once, if there are several tensors."""
 
 Parameters: TypeAlias = Sequence[tuple[Tensor, list[dict[str, Any]]]]
 """Each parameter, that of the first worker, with its state in every hosted worker's optimizer; {}
@@ -119,6 +127,15 @@ class InnerStates:
         self._mean = mean or ExactMean()
         self._keys: list[str] = []  # that any worker has been seen to have, the same everywhere
         self._checked = False
+        self._ready_made = _ready_made(optimizers[0])
+
+    def state(self) -> list[str]:
+        """What all workers know of each other, so that a resumed run makes the same calls."""
+        return list(self._keys)
+
+    def load(self, state: Sequence[str]) -> None:
+        self._keys = list(state)
+        self._check()
 
     @torch.no_grad()
     def agree(self, agreements: int) -> None:
@@ -130,11 +147,24 @@ class InnerStates:
         counters = _counters(parameters)
         if "average" in due.values() or (self._rules and not self._checked):
             self._average(parameters, counters, due)
-        for _, states in parameters:
-            for state in states:
-                for key, value in state.items():
-                    if self._action(key, due) == "reset" and _scalars(key, value, counters):
-                        value.zero_()
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    state = optimizer.state.get(parameter, {})
+                    chosen = {key for key in state if self._action(key, due) == "reset"}
+                    if chosen and self._is_all(chosen, state, counters):
+                        state.clear()
+                        if self._ready_made:
+                            state.update(_like(optimizer, group, parameter).state[parameter])
+                    else:
+                        _set_to_first(state, chosen - (set(counters) - self._named))
+
+    def _is_all(
+        self, chosen: Collection[str], state: Collection[str], counters: Collection[str]
+    ) -> bool:
+        """Whether only counters would be left, none of which was named."""
+        left = set(state) - set(chosen)
+        return left <= set(counters) - self._named
 
     def _action(self, key: str, due: Mapping[str, str]) -> str | None:
         return due.get(key, None if key in self._named else due.get("all"))
@@ -157,45 +187,48 @@ class InnerStates:
     ) -> None:
         keys, sizes = self._sizes(parameters, counters, due)
         self._check()
+        alike: dict[tuple[bool, torch.dtype, torch.device], list[Piece]] = {}
         for (parameter, states), by_key in zip(parameters, sizes.unbind(1), strict=True):
             for key, by_worker in zip(keys, by_key.unbind(1), strict=True):
+                have = [size for size in by_worker.tolist() if size]
+                if not have:
+                    continue
+                _check_same_size(key, have)
                 found = [state.get(key) for state in states]
-                tensors = [one if _scalars(key, one, counters) else None for one in found]
-                self._average_one(key, tensors, by_worker.tolist(), scale_dtype(parameter.dtype))
+                own = [one if _scalars(key, one, counters) else None for one in found]
+                dtype, device = scale_dtype(parameter.dtype), self._device
+                everyone = len(have) == len(by_worker)
+                if everyone and own[0] is not None:
+                    dtype, device = own[0].dtype, own[0].device
+                piece = Piece(own, have[0], len(have))
+                alike.setdefault((everyone, dtype, device), []).append(piece)
+        for (everyone, dtype, device), pieces in alike.items():
+            for pack in _packs(pieces):
+                self._average_pack(pack, everyone, dtype, device)
 
-    def _average_one(
-        self, key: str, tensors: list[Tensor | None], sizes: list[int], dtype: torch.dtype
+    def _average_pack(
+        self, pack: Sequence[Piece], everyone: bool, dtype: torch.dtype, device: torch.device
     ) -> None:
-        """The mean over the workers that have this state.
+        """Tensors of one kind, averaged at once.
 
         Args:
-            tensors: of the hosted workers; None where there is none.
-            sizes: the scalars of every worker's, 0 where there are none: `[K]`.
-            dtype: in which some workers' states meet, as the others do not know theirs.
+            everyone: whether all workers have them; the others weigh nothing.
         """
-        have = [size for size in sizes if size]
-        if not have:
-            return
-        if min(have) != max(have):
-            raise UserError(
-                f"the inner optimizer's {key!r} has {min(have)} scalars on some workers and "
-                f"{max(have)} on others, and can't be averaged; give all the same optimizer"
-            )
-        own = [tensor for tensor in tensors if tensor is not None]
-        weights = None
-        if len(have) == len(sizes):
-            stacked = torch.stack([tensor.flatten() for tensor in own])  # [w, s]
-        else:
-            device = self._device
-            stacked = torch.zeros(len(tensors), have[0], dtype=dtype, device=device)
-            shares = [0.0 if tensor is None else 1 / len(have) for tensor in tensors]
-            weights = torch.tensor([shares], dtype=dtype, device=device)
-            for row, tensor in zip(stacked, tensors, strict=True):
+        sizes = [piece.size for piece in pack]
+        rows = torch.zeros(len(pack[0].own), sum(sizes), dtype=dtype, device=device)  # [w, s]
+        for worker, row in enumerate(rows):
+            for piece, part in zip(pack, row.split(sizes), strict=True):
+                tensor = piece.own[worker]
                 if tensor is not None:
-                    row.copy_(tensor.flatten())
-        mean = self._mean.reduce(stacked.unsqueeze(0), weights, self._world).wait()[0]
-        for tensor in own:
-            tensor.copy_(mean.view_as(tensor))
+                    part.view(tensor.shape).copy_(tensor)
+                    if not everyone:
+                        part.mul_(1 / piece.count)
+        weights = None if everyone else torch.ones(1, len(rows), dtype=dtype, device=device)
+        mean = self._mean.reduce(rows.unsqueeze(0), weights, self._world).wait()[0]
+        for piece, part in zip(pack, mean.split(sizes), strict=True):
+            for tensor in piece.own:
+                if tensor is not None:
+                    tensor.copy_(part.view(tensor.shape))
 
     def _sizes(
         self, parameters: Parameters, counters: Collection[str], due: Mapping[str, str]
@@ -240,6 +273,68 @@ class InnerStates:
         if self._keys and not self._checked:
             _refuse(self._rules, self._keys)
             self._checked = True
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One state tensor to average.
+
+    Args:
+        own: of each hosted worker; None where it has none.
+        size: its scalars.
+        count: workers that have it, of all.
+    """
+
+    own: Sequence[Tensor | None]
+    size: int
+    count: int
+
+
+def _packs(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+    """Cut in their order, so that what is held beside the states stays small."""
+    pack: list[Piece] = []
+    for piece in pieces:
+        if pack and sum(one.size for one in pack) + piece.size > PACK:
+            yield pack
+            pack = []
+        pack.append(piece)
+    if pack:
+        yield pack
+
+
+def _check_same_size(key: str, sizes: Sequence[int]) -> None:
+    if min(sizes) != max(sizes):
+        raise UserError(
+            f"the inner optimizer's {key!r} has {min(sizes)} scalars on some workers and "
+            f"{max(sizes)} on others, and can't be averaged; give all the same optimizer"
+        )
+
+
+def _ready_made(optimizer: Optimizer) -> bool:
+    """Whether such an optimizer has its state before its first step, as Adagrad does."""
+    if not optimizer.state:
+        return False
+    scalar = torch.nn.Parameter(torch.zeros(1))
+    try:
+        return bool(_like(optimizer, optimizer.param_groups[0], scalar).state)
+    except Exception:  # It takes more than groups; it may have taken steps before.
+        return False
+
+
+def _like(optimizer: Optimizer, group: Mapping[str, Any], parameter: Tensor) -> Optimizer:
+    """A new one of its kind, for this parameter alone."""
+    kind = type(optimizer)
+    taken = inspect.signature(kind).parameters
+    usual = {key: value for key, value in optimizer.defaults.items() if key in taken}
+    options = {key: value for key, value in group.items() if key != "param_names"}
+    return kind([{**options, "params": [parameter]}], **usual)
+
+
+def _set_to_first(state: dict[str, Any], keys: Collection[str]) -> None:
+    """What these keys are before the first step."""
+    for key in keys:
+        if isinstance(state[key], Tensor):
+            state[key].fill_(1 if key == "mu_product" else 0)
 
 
 def _names(states: Sequence[Mapping[str, Any]], known: Collection[str]) -> bytes:
