@@ -196,7 +196,7 @@ def assemble(
     ledger = Ledger.of(count)
     build = partial(build_levels, placement, ledger=ledger, waiting=waiting)
     means = [mean_of(run) for _ in range(count)]
-    gradients = build(workers.grads, reducers=means) if _averages_gradients(run, plan) else []
+    gradients = build(workers.grads, reducers=means) if plan.averages_gradients else []
     levels = build(
         workers.params,
         reducers=[*means[:-1], reducer_of(run, workers.layout)],
@@ -224,10 +224,6 @@ def assemble(
 
 def _unheard(row: int, loss: Tensor) -> None:
     """Nobody judges by the loss: no sum in every step."""
-
-
-def _averages_gradients(run: Run, plan: Plan) -> bool:
-    return run.agree_on != "models" and plan.exact
 
 
 def _overlapping(

@@ -10,6 +10,7 @@ from localsgd.delayed import Delay
 from localsgd.errors import UserError
 from localsgd.learning_rate import SCALINGS, Cosine, LearningRate, StepDecay
 from localsgd.methods import Method, Moments, method
+from localsgd.reduce.sign import Sign
 from localsgd.schedule import Progress, Schedule
 from localsgd.topology import Topology
 from localsgd.workers.inner_state import rules_of
@@ -198,6 +199,11 @@ class Plan:
         return plain and not self.weighs
 
     @property
+    def averages_gradients(self) -> bool:
+        """Whether gradients are averaged in place of models while all agree after every step."""
+        return self.run.agree_on != "models" and self.exact
+
+    @property
     def weighs(self) -> bool:
         """Whether updates weigh differently."""
         return self.run.weighting != "equal"
@@ -207,6 +213,7 @@ class Plan:
         run, topology = self.run, self.topology
         _ = self.delay
         rules_of(known(run.inner_state))
+        _ = Sign(run.sign_scales)
         owned = Partition.parse(run.partition).owned
         if run.batched and run.compile:
             raise UserError("batched and compile do not go together; leave one of them away")

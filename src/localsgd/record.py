@@ -21,7 +21,10 @@ from typing import IO, Any
 
 import torch
 
+from localsgd import strict_json
 from localsgd.errors import UserError
+from localsgd.files import read_text
+from localsgd.results import read_rows, summary_of
 from localsgd.run import Run, from_json, to_json
 from localsgd.version import __version__
 
@@ -117,27 +120,22 @@ class Folder:
 
     def metrics(self) -> list[dict[str, Any]]:
         """The evaluations so far, oldest first; a last line cut short by a crash is left out."""
-        path = self.path / "metrics.jsonl"
-        rows = []
-        for line in path.read_text().splitlines() if path.exists() else []:
-            try:
-                rows.append(json.loads(line))
-            except ValueError:
-                break
-        return rows
+        return read_rows(self.path / "metrics.jsonl")
 
     def append(self, row: Mapping[str, Any]) -> None:
         with (self.path / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(strict_json.dumps(row) + "\n")
 
     def forget_after(self, step: int) -> None:
         """Drops evaluations later than `step`: a resumed run makes them again."""
-        rows = [json.dumps(row) + "\n" for row in self.metrics() if row["step"] <= step]
+        rows = [strict_json.dumps(row) + "\n" for row in self.metrics() if row["step"] <= step]
         write_whole(self.path / "metrics.jsonl", "".join(rows).encode())
 
     def summary(self) -> dict[str, Any] | None:
         """What came out, or `None` while the run has not ended."""
-        return _read(self.path / "summary.json")
+        path = self.path / "summary.json"
+        found = _read(path)
+        return None if found is None else summary_of(found, path)
 
     def environment(self) -> dict[str, Any]:
         """What the run was made with; nothing where it died before it said so."""
@@ -159,8 +157,10 @@ def _read(path: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        found = json.loads(path.read_text())
-    except ValueError as error:
+        found = json.loads(read_text(path))
+    except UserError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged: {error}; {_ADVICE}") from None
     if not isinstance(found, dict):
         raise UserError(f"{path} is damaged: it holds no object; {_ADVICE}")
@@ -202,4 +202,4 @@ def processor() -> str:
 
 
 def _json(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, indent=2).encode() + b"\n"
+    return strict_json.dumps(value, indent=2).encode() + b"\n"

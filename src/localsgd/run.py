@@ -23,6 +23,8 @@ NotNegative = Annotated[float, msgspec.Meta(ge=0, lt=1e9)]
 T = TypeVar("T")
 Count = Annotated[int, msgspec.Meta(ge=1)]
 OuterName = Literal["average", "sgd", "block-momentum", "slowmo", "bmuf", "diloco"]
+MOST_BYTES = 1 << 20
+"""Of a run as JSON."""
 PRESETS: dict[str, Any] = {
     "compression": "none",
     "outer": "average",
@@ -79,6 +81,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     compression: Compression | None = None
     """What the outermost level sends in place of updates; all but sign and majority with error
     feedback. The method's, or none, where not given."""
+    sign_scales: Literal["tensor", "row"] | Count = "tensor"
+    """What shares a scale where signs are sent: each tensor, the whole row (the paper's text), or
+    each chunk of so many scalars, a multiple of 8."""
     compression_way: Literal["auto", "gather", "two-phase"] = "auto"
     """Over the wire: all payloads to all, or chunks to their owners and back; auto by size and K.
     """
@@ -268,10 +273,14 @@ def to_json(run: Run) -> bytes:
 def from_json(path: Path) -> Run:
     """The run in a JSON file; unknown keys and wrong types are refused by their place."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Run)
+        with path.open("rb") as file:  # a pipe will do, but nothing without an end
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise UserError(f"{path} has more than {MOST_BYTES:,} bytes; give a run as JSON")
+        return msgspec.json.decode(content, type=Run)
     except OSError as error:
         raise UserError(
             f"{path}: {os.strerror(error.errno or 0)}; give a file with a run as JSON"
         ) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{path}: {error}") from None

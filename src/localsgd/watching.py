@@ -26,6 +26,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from localsgd import strict_json
 from localsgd.assemble import Assembly
 from localsgd.errors import UserError
 from localsgd.evaluate import agreed_model
@@ -216,7 +217,7 @@ def watched(path: Path) -> str:
 
 
 def _line(record: dict[str, Any]) -> str:
-    return json.dumps(record) + "\n"
+    return strict_json.dumps(record) + "\n"
 
 
 def _watcher(part: str) -> Watcher:

@@ -25,7 +25,7 @@ from localsgd.cli.options import (
     ShowCommand,
     TasksCommand,
 )
-from localsgd.errors import PeerLost, UserError
+from localsgd.errors import DIVERGED_EXIT, Diverged, PeerLost, UserError
 from localsgd.execute import Interrupted
 from localsgd.processes import PEER_LOST_EXIT, USER_ERROR_EXIT, say_last_words
 from localsgd.run import Run, from_json
@@ -34,7 +34,8 @@ INTERRUPTED_EXIT = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0; 2 for a user's mistake, 3 for a lost process, 130 for Ctrl-C.
+    """The exit status: 0; 2 for a user's mistake, 3 for a lost process, 4 for a run that has
+    diverged, 130 for Ctrl-C.
 
     What the system refuses (a file without permission, a full disk) counts as a mistake: one line.
     """
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _call(_parse(list(sys.argv[1:] if arguments is None else arguments)))
     except UserError as error:
         say_last_words(f"localsgd: {error}")
-        return USER_ERROR_EXIT
+        return DIVERGED_EXIT if isinstance(error, Diverged) else USER_ERROR_EXIT
     except OSError as error:
         say_last_words(f"localsgd: {_what_failed(error)}")
         return USER_ERROR_EXIT

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from localsgd.errors import DIVERGED_EXIT
 from localsgd.processes.last_words import PEER_LOST_EXIT
 
 USER_ERROR_EXIT = 2
@@ -46,10 +47,10 @@ def first_cause(failures: Sequence[Failure]) -> Cause:
     in this order: users' mistakes, each once; a process that died by itself; a process that was
     found hanging; one that SIGTERM ended.
     """
-    mistakes = [failure for failure in failures if failure.exit_code == USER_ERROR_EXIT]
+    mistakes = [f for f in failures if f.exit_code in (USER_ERROR_EXIT, DIVERGED_EXIT)]
     if mistakes:
         words = dict.fromkeys(mistake.words for mistake in mistakes if mistake.words)
-        return Cause(tuple(words), USER_ERROR_EXIT)
+        return Cause(tuple(words), mistakes[0].exit_code)
     first = min(failures, key=lambda failure: _distance(failure, failures))
     if _noticed(first) and first.words:
         return Cause((first.words,), PEER_LOST_EXIT)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,8 @@ from localsgd.units import count, duration, plural, size
 
 EVALUATIONS = 12
 """Evaluations of a run that are shown; of more, evenly spread ones."""
+DIVERGED = "weights or losses are no finite numbers any more"
+LOWER = "try a lower --lr or a longer --lr-warmup"
 Figure = Callable[[dict[str, Any]], float | None]
 Words = Callable[[float], str]
 
@@ -228,10 +230,11 @@ def _machine(folder: Folder) -> Iterator[tuple[str, str]]:
 def _result(record: Record) -> Iterator[tuple[str, str]]:
     last, metric = record.last, record.metric
     local = last[metric.local]
-    best = f"best {metric.words(last[metric.best], 2)} at epoch {last['best_epoch']:.1f}"
+    epoch = "" if last["best_epoch"] is None else f" at epoch {last['best_epoch']:.1f}"
+    best = f"best {metric.words(last[metric.best], 2)}{epoch}"
     own = f"; local models {metric.words(local, 2)}" if local is not None else ""
-    if not math.isfinite(last["test_loss"]):
-        yield "diverged", "the loss is no number any more; try a lower --lr or a longer --lr-warmup"
+    if diverged(last):
+        yield "diverged", f"{DIVERGED}; {LOWER}"
     yield "result", f"test {metric.name} {metric.words(last[metric.key], 2)}; {best}{own}"
     yield (
         "time",
@@ -239,6 +242,11 @@ def _result(record: Record) -> Iterator[tuple[str, str]]:
         f"({count(last['samples'] / max(last['seconds'], 1e-9))} a second)"
         + "".join(f"; {what} {duration(spent)}" for what, spent in last.get("paused", {}).items()),
     )
+
+
+def diverged(summary: Mapping[str, Any]) -> bool:
+    """Whether a run has ended in numbers that are not finite; those of old runs tell by the loss."""
+    return summary.get("diverged", False) or not math.isfinite(summary["test_loss"])
 
 
 def _state(record: Record) -> Iterator[tuple[str, str]]:
