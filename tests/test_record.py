@@ -10,7 +10,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from localsgd.errors import UserError
-from localsgd.record import Folder, check_place, environment, write_whole
+from localsgd.environment import environment
+from localsgd.record import Folder, check_place, write_whole
 from tests.runs import Killed, files_of_at_most, tiny
 
 

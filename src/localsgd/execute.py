@@ -24,10 +24,11 @@ from torch import nn
 from localsgd import state
 from localsgd.assemble import Assembly, assemble, pick_device
 from localsgd.collective.metered import Waiting
+from localsgd.environment import environment
 from localsgd.evaluate import agreed_model, local_score, score
 from localsgd.plan import Plan
 from localsgd.processes.same import check_same
-from localsgd.record import Folder, environment
+from localsgd.record import Folder
 from localsgd.run import Run
 from localsgd.tasks.task import Task
 from localsgd.topology import place

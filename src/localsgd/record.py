@@ -1,7 +1,7 @@
 """A folder a run: always readable, as files appear whole or not at all.
 
 run.json            the configuration, complete
-environment.json    versions, machine, how the workers were hosted
+environment.json    code, versions, machine, how the workers were hosted
 metrics.jsonl       a line for each evaluation, with the ledger's totals by level
 checkpoints/        by worker (see `state`)
 summary.json        once the run has ended
@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,6 @@ from localsgd.errors import UserError
 from localsgd.files import read_text
 from localsgd.results import read_rows, summary_of
 from localsgd.run import Run, from_json, to_json
-from localsgd.version import __version__
 
 _ADVICE = "put it back, or remove it and go on by `localsgd resume`"
 
@@ -46,6 +44,21 @@ def write_whole(path: Path, content: bytes) -> None:
     except OSError as error:
         with suppress(OSError):
             partial.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def add_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Adds records to a file of JSON lines.
+
+    Raises:
+        OSError: it cannot be written, as on a full disk; it names the file. What there is of a line
+            then is left out by who reads it.
+    """
+    text = "".join(strict_json.dumps(record) + "\n" for record in records)
+    try:
+        with path.open("a") as file:
+            file.write(text)
+    except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
@@ -108,7 +121,14 @@ class Folder:
 
     @property
     def run(self) -> Run:
-        return from_json(self.path / "run.json")
+        path = self.path / "run.json"
+        run = from_json(path)
+        if missing := run.missing():
+            raise UserError(
+                f"{path} is damaged: it lacks {', '.join(missing)}, which every run has; put back "
+                "what it was begun with"
+            )
+        return run
 
     @property
     def checkpoints(self) -> Path:
@@ -123,8 +143,7 @@ class Folder:
         return read_rows(self.path / "metrics.jsonl")
 
     def append(self, row: Mapping[str, Any]) -> None:
-        with (self.path / "metrics.jsonl").open("a") as file:
-            file.write(strict_json.dumps(row) + "\n")
+        add_lines(self.path / "metrics.jsonl", [row])
 
     def forget_after(self, step: int) -> None:
         """Drops evaluations later than `step`: a resumed run makes them again."""
@@ -172,33 +191,6 @@ def _weights(model: torch.nn.Module) -> bytes:
 
     tensors = {name: value.contiguous().cpu() for name, value in model.state_dict().items()}
     return save(tensors, metadata={"format": "pt"})
-
-
-def environment(device: torch.device, processes: int) -> dict[str, Any]:
-    """What a result may depend on beside the run."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
-    return {
-        "localsgd": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "device": str(device),
-        "device_name": name,
-        "cores": os.cpu_count(),
-        "processes": processes,
-        "threads": torch.get_num_threads(),
-    }
-
-
-def processor() -> str:
-    """The processor's name, as well as the system tells it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _json(value: Mapping[str, Any]) -> bytes:

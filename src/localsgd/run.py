@@ -181,7 +181,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     preparing takes time that training leaves over. For images in files where not given."""
     device: str = "auto"
     """cpu, cuda, or auto."""
-    seed: int = 0
+    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] = 0
     """Of everything that is random."""
 
     def completed(self, card: Card) -> Run:
@@ -216,6 +216,17 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         plan = Plan(run, self.train_samples or card.train_size)
         plan.check()
         return run
+
+    def missing(self) -> list[str]:
+        """The settings that `completed` would fill in."""
+        names = ("model", "workers", "topology", "local_steps", "epochs", "batch", "lr", "lr_batch")
+        others = ("momentum", "weight_decay", "lr_decay_at", "lr_warmup", "prefetch")
+        return [
+            name
+            for name in (*PRESETS, *names, *others)
+            if getattr(self, name) in (None, "")
+            and (name != "inner_state" or self.inner_state is None)
+        ]
 
     def opened(self) -> Run:
         """With what its method's preset has chosen left open again, for another method to choose.
@@ -264,6 +275,15 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 def _default(value: T | None, default: T) -> T:
     return default if value is None else value
+
+
+def checked(run: Run) -> Run:
+    """Refuses values outside their range, by the option that gives them."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(run), Run)
+    except (msgspec.ValidationError, OverflowError) as error:
+        reason, _, place = str(error).partition(" - at `$.")
+        raise UserError(f"--{place.rstrip('`').replace('_', '-')}: {reason}") from None
 
 
 def to_json(run: Run) -> bytes:

@@ -28,7 +28,7 @@ from localsgd.cli.options import (
 from localsgd.errors import DIVERGED_EXIT, Diverged, PeerLost, UserError
 from localsgd.execute import Interrupted
 from localsgd.processes import PEER_LOST_EXIT, USER_ERROR_EXIT, say_last_words
-from localsgd.run import Run, from_json
+from localsgd.run import Run, checked, from_json
 
 INTERRUPTED_EXIT = 130
 
@@ -90,7 +90,7 @@ def _parse(arguments: list[str]) -> Command:
     run = command.run
     if config and run.method != base.method:
         run = _of_another_method(run, base)
-    return replace(command, run=_checked(run))
+    return replace(command, run=checked(run))
 
 
 def _of_another_method(run: Run, base: Run) -> Run:
@@ -128,15 +128,6 @@ def _in_one_line(box: str) -> str:
     nearest = [line.split()[0] for line in lines if line.startswith("--") and "Perhaps" in box]
     said = paragraphs[0].rstrip(".") + (f"; nearest: {', '.join(nearest)}" if nearest else "")
     return f"{said}; {paragraphs[-1].removeprefix('For full helptext, ')}"
-
-
-def _checked(run: Run) -> Run:
-    """Refuses values outside their range, by name."""
-    try:
-        return msgspec.convert(msgspec.to_builtins(run), Run)
-    except msgspec.ValidationError as error:
-        reason, _, place = str(error).partition(" - at `$.")
-        raise UserError(f"--{place.rstrip('`').replace('_', '-')}: {reason}") from None
 
 
 def _value_of(option: str, arguments: Sequence[str]) -> str | None:

@@ -39,7 +39,7 @@ from localsgd.processes import (
     say_last_words,
 )
 from localsgd.record import Folder, check_place
-from localsgd.run import Run, to_json
+from localsgd.run import Run, checked, to_json
 from localsgd.show import figures, tables
 from localsgd.show.live import Live
 from localsgd.show.preview import preview
@@ -76,6 +76,7 @@ def resume(command: ResumeCommand) -> int:
     """Goes on with one run, hosted as it was last where nothing else is said."""
     folder = Folder.open(command.folder)
     wanted = folder.run
+    complete(wanted)  # what cannot be trained is refused before anything starts
     hosting = as_before(command.folder, command.hosting)
     hosting.check()
     if folder.summary() is not None:
@@ -171,7 +172,7 @@ def compared(command: CompareCommand) -> dict[str, Run]:
                 local_steps=None if not chosen.uses else outermost if flat else given,
             )
             label = f"{name}-seed{seed}" if command.seeds else name
-            runs[label] = complete(changed)
+            runs[label] = complete(checked(changed))
     if not runs:
         raise UserError("a comparison of no methods shows nothing; give some by --methods")
     return runs
