@@ -15,6 +15,7 @@ from localsgd.choices import BY_TENSOR, OPTIMIZERS, mean_of, outer_of, reducer_o
 from localsgd.collective import Ledger
 from localsgd.collective.metered import Metered, Waiting
 from localsgd.errors import UserError
+from localsgd.files import check_regular
 from localsgd.growth import growing
 from localsgd.level import Agreeing, Level
 from localsgd.losses import loss_of, losses_of
@@ -329,6 +330,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    check_regular(path)
     try:
         model.load_state_dict(load_file(path))
     except FileNotFoundError:

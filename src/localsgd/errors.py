@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 DIVERGED_EXIT = 4
 """Exit status of a command whose run has diverged."""
 

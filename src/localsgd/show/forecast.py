@@ -101,7 +101,7 @@ class Counts:
 
     Args:
         by_level: after rounds.
-        settled: whether each agrees once more as the run ends, since the last round has left it out.
+        settled: whether each agrees once more as the run ends, where its last round left it out.
         on_gradients: of those of the outermost level, how many come when all levels have agreed
             after every step so far, and may be on gradients.
     """

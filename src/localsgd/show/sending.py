@@ -13,6 +13,7 @@ from torch import Tensor
 
 from localsgd.choices import OPTIMIZERS, mean_of, reducer_of
 from localsgd.collective import Ledger, Pending
+from localsgd.delayed import NO_DELAY
 from localsgd.plan import Plan
 from localsgd.show.forecast import Counts, counts
 from localsgd.signals import Signal, seen_by
@@ -78,7 +79,7 @@ def _of_level(plan: Plan, layout: Layout, index: int, found: Counts) -> Sent:
         layout.rows(1, "cpu"),
         reducers=[reducer],
         ledger=ledger,
-        **({"delay": plan.delay} if outermost else {}),
+        delay=plan.delay if outermost else NO_DELAY,
     )
 
     def bytes_of(action: Callable[[], None]) -> int:

@@ -21,6 +21,7 @@ from localsgd.run import Run
 from localsgd.show import gather
 from localsgd.show.blocks import thin
 from localsgd.show.gather import Group, Record, Spread
+from localsgd.show.narrow import Fitting
 from localsgd.show.words import beyond_averaging, level_name, local_steps
 from localsgd.topology import Topology
 from localsgd.units import count, duration, plural, size
@@ -51,7 +52,7 @@ def comparison(folders: Sequence[Folder]) -> Table:
 
 def _table(**options: Any) -> Table:
     options = {"box": box.SIMPLE_HEAD, "show_edge": False, "pad_edge": False, **options}
-    return Table(padding=(0, 1, 0, 0), **options)
+    return Fitting(padding=(0, 1, 0, 0), **options)
 
 
 def _add_column(table: Table, name: str, right: bool) -> None:
@@ -245,7 +246,7 @@ def _result(record: Record) -> Iterator[tuple[str, str]]:
 
 
 def diverged(summary: Mapping[str, Any]) -> bool:
-    """Whether a run has ended in numbers that are not finite; those of old runs tell by the loss."""
+    """Whether a run has ended in numbers that are not finite; old ones tell by their loss."""
     return summary.get("diverged", False) or not math.isfinite(summary["test_loss"])
 
 
