@@ -16,6 +16,7 @@ from experiments.scales import SCALES
 from experiments.store import RESULTS, Store
 from experiments.studies import studies
 from experiments.study import Study
+from localsgd.show.narrow import Fitting
 from localsgd.units import duration
 
 SPEED = 100e9
@@ -28,7 +29,7 @@ def overview(folder: Path = RESULTS) -> Table:
     of it costs here.
     """
     cores = os.cpu_count() or 1
-    table = Table(
+    table = Fitting(
         title="The paper's tables and figures",
         title_justify="left",
         caption=(
@@ -39,7 +40,7 @@ def overview(folder: Path = RESULTS) -> Table:
         caption_justify="left",
     )
     for heading in ("name", "label", "needs", *SCALES, "state"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, no_wrap=True)
     stores = [Store(scale, folder) for scale in SCALES.values()]
     for found in entries().values():
         study = studies().get(found.label)
@@ -97,7 +98,7 @@ def details(found: Entry) -> RenderableType:
 def _numbers(found: Entry) -> RenderableType:
     if not found.rows:
         return Text("The paper gives no numbers beside the picture.", style="dim")
-    table = Table(title="in the paper", title_justify="left")
+    table = Fitting(title="in the paper", title_justify="left")
     for column in found.columns:
         table.add_column(column.replace("_", " "))
     for row in found.rows:

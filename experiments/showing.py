@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table as Shown
 from rich.text import Text
 
 from experiments import costs
@@ -15,6 +14,7 @@ from experiments.store import Store
 from experiments.study import Cell, Claim, Job, Picture, Records, Study, Table
 from localsgd.errors import UserError
 from localsgd.landscape.figures.style import save
+from localsgd.show.narrow import Fitting
 from localsgd.units import duration, plural
 
 STYLES = {"reproduced": "green", "not reproduced": "red", "not decidable at this scale": "yellow"}
@@ -61,8 +61,8 @@ def show(study: Study, records: Records, pictures: Path, console: Console) -> No
         console.print(Text(f"picture: {path}", style="dim"))
 
 
-def _shown(table: Table) -> Shown:
-    shown = Shown(title=Text(table.title), title_justify="left")
+def _shown(table: Table) -> Fitting:
+    shown = Fitting(title=Text(table.title), title_justify="left")
     for heading in table.headings:
         shown.add_column(Text(heading), overflow="fold")
     for row in table.rows:

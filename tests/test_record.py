@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 from pathlib import Path
 
@@ -10,9 +11,21 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from localsgd.environment import environment
 from localsgd.errors import UserError
-from localsgd.record import Folder, check_place, environment, locked, write_whole
+from localsgd.record import Folder, check_place, locked, write_whole
 from tests.runs import Killed, files_of_at_most, tiny
+
+LEDGER = [{"calls": 2, "bytes": 800, "seconds": 0.5}]
+ROW = {
+    "step": 4, "epoch": 1.0, "train_loss": 2.0, "test_loss": 2.5, "test_accuracy": 0.5, "lr": 0.1,
+    "agreements": [2], "ledger": LEDGER, "seconds": 1.5,
+}  # fmt: skip
+SUMMARY = {
+    "test_accuracy": 0.5, "test_loss": 2.5, "diverged": False, "local_accuracy": None,
+    "best_accuracy": 0.5, "best_epoch": 1.0, "train_loss": 2.0, "steps": 4, "samples": 80,
+    "agreements": [2], "ledger": LEDGER, "seconds": 1.5, "paused": {"saving": 0.25},
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -153,7 +166,7 @@ def test_damaged_records_are_refused(folder: Folder, name: str, content: str) ->
 
 
 def test_metrics_are_json_lines_and_a_torn_one_is_left_out(folder: Folder) -> None:
-    rows = [{"step": step, "test_accuracy": 0.5} for step in (4, 8, 12)]
+    rows = [ROW | {"step": step} for step in (4, 8, 12)]
     for row in rows:
         folder.append(row)
     path = folder.path / "metrics.jsonl"
@@ -171,8 +184,8 @@ def test_the_model_is_a_plain_state_dict(folder: Folder) -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)).to(
         memory_format=torch.channels_last  # pyrefly: ignore
     )
-    folder.finish({"test_accuracy": 1.0}, model)
-    assert folder.summary() == {"test_accuracy": 1.0}
+    folder.finish(SUMMARY, model)
+    assert folder.summary() == SUMMARY
     found = load_file(folder.model)
     assert found.keys() == model.state_dict().keys()
     assert all(torch.equal(found[name], value) for name, value in model.state_dict().items())
@@ -183,3 +196,83 @@ def test_environment_is_json() -> None:
     assert found["processes"] == 2
     assert found["torch"] == torch.__version__
     assert found["threads"] == 1
+
+
+def test_numbers_that_are_not_finite_are_null(folder: Folder) -> None:
+    lost = {"train_loss": math.nan, "test_loss": math.inf}
+    folder.append(ROW | lost)
+    folder.forget_after(4)
+    folder.finish(SUMMARY | lost | {"diverged": True}, nn.Linear(1, 1))
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    for path in (folder.path / "metrics.jsonl", folder.path / "summary.json"):
+        assert json.loads(path.read_text(), parse_constant=refuse)["test_loss"] is None
+    for found in (*folder.metrics(), folder.summary()):
+        assert found is not None
+        assert math.isnan(found["test_loss"])
+
+
+DAMAGES = [
+    {"step": None}, {"epoch": "1"}, {"ledger": [{}]}, {"ledger": None}, {"agreements": [None]},
+    {"test_accuracy": "high"}, {"seconds": []}, {"lr": {}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=str)
+def test_an_evaluation_that_lacks_something_is_refused(folder: Folder, damage: dict) -> None:
+    folder.append(ROW | damage)
+    with pytest.raises(UserError, match=r"metrics\.jsonl:1 is damaged: "):
+        folder.metrics()
+
+
+@pytest.mark.parametrize("name", SUMMARY)
+def test_a_summary_without_something_is_refused_or_whole(folder: Folder, name: str) -> None:
+    folder.finish({key: SUMMARY[key] for key in SUMMARY if key != name}, nn.Linear(1, 1))
+    if name in ("diverged", "paused", "local_accuracy", "best_accuracy"):
+        assert folder.summary() is not None
+    else:
+        with pytest.raises(UserError, match=r"summary\.json is damaged: "):
+            folder.summary()
+
+
+def test_a_damaged_line_in_the_middle_is_named(folder: Folder) -> None:
+    for step in (4, 8, 12):
+        folder.append(ROW | {"step": step})
+    path = folder.path / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], lines[1][:-9], lines[2]]) + "\n")
+    with pytest.raises(UserError, match=r"metrics\.jsonl:2 is damaged"):
+        folder.metrics()
+
+
+@pytest.mark.parametrize("name", ["lr", "batch", "epochs", "topology", "model", "workers", "outer"])
+def test_a_configuration_with_a_null_is_refused(folder: Folder, name: str) -> None:
+    path = folder.path / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: None}))
+    with pytest.raises(UserError, match=rf"run\.json is damaged: it lacks {name}"):
+        _ = folder.run
+
+
+def test_no_room_for_a_line_leaves_the_lines_before_it(folder: Folder) -> None:
+    folder.append(ROW)
+    path = folder.path / "metrics.jsonl"
+    room = path.stat().st_size + 40
+    with files_of_at_most(room), pytest.raises(OSError, match="File too large") as told:
+        folder.append(ROW | {"step": 8})
+    assert told.value.filename == str(path)
+    assert path.stat().st_size <= room
+    assert folder.metrics() == [ROW]
+    folder.forget_after(4)  # as a resumed run does
+    folder.append(ROW | {"step": 8})
+    assert folder.metrics() == [ROW, ROW | {"step": 8}]
+
+
+def test_pipes_and_devices_are_refused(folder: Folder) -> None:
+    os.mkfifo(folder.path / "metrics.jsonl")
+    (folder.path / "environment.json").unlink()
+    (folder.path / "environment.json").symlink_to("/dev/zero")
+    with pytest.raises(UserError, match="no file but a pipe or a device"):
+        folder.metrics()
+    assert folder.environment() == {}  # as if it were not there

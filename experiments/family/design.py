@@ -44,7 +44,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "hierarchical 4x4, H = 2, H^b = 4": {"method": "hierarchical", **BLOCKS},
     "the same, post-local": {"method": "hierarchical-post-local", **BLOCKS},
     "batch growth": {"method": "batch-growth"},
-    "post-local, sign": {"method": "sign"},
+    "post-local, sign": {"method": "post-local", "compression": "sign"},
     "post-local, EF-sign": {"method": "ef-sign"},
     "local, EF-sign": {"method": "local", "compression": "ef-sign"},
     "local, EF-sign, gathered": {

@@ -15,6 +15,7 @@ from localsgd.choices import BY_TENSOR, OPTIMIZERS, mean_of, outer_of, reducer_o
 from localsgd.collective import Ledger
 from localsgd.collective.metered import Metered, Waiting
 from localsgd.errors import UserError
+from localsgd.files import check_regular
 from localsgd.growth import growing
 from localsgd.level import Agreeing, Level
 from localsgd.losses import loss_of, losses_of
@@ -196,7 +197,7 @@ def assemble(
     ledger = Ledger.of(count)
     build = partial(build_levels, placement, ledger=ledger, waiting=waiting)
     means = [mean_of(run) for _ in range(count)]
-    gradients = build(workers.grads, reducers=means) if _averages_gradients(run, plan) else []
+    gradients = build(workers.grads, reducers=means) if plan.averages_gradients else []
     levels = build(
         workers.params,
         reducers=[*means[:-1], reducer_of(run, workers.layout)],
@@ -224,10 +225,6 @@ def assemble(
 
 def _unheard(row: int, loss: Tensor) -> None:
     """Nobody judges by the loss: no sum in every step."""
-
-
-def _averages_gradients(run: Run, plan: Plan) -> bool:
-    return run.agree_on != "models" and plan.exact
 
 
 def _overlapping(
@@ -333,6 +330,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    check_regular(path)
     try:
         model.load_state_dict(load_file(path))
     except FileNotFoundError:

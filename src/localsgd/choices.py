@@ -59,8 +59,8 @@ BY_TENSOR = ("lars", "larc")
 """Inner optimizers whose step of a scalar depends on the tensor that it is part of."""
 
 COMPRESSORS: dict[str, Callable[[Run], Compressor]] = {
-    "sign": lambda run: Sign(),
-    "ef-sign": lambda run: Sign(),
+    "sign": lambda run: Sign(run.sign_scales),
+    "ef-sign": lambda run: Sign(run.sign_scales),
     "int8": lambda run: Int8(),
     "top-k": lambda run: TopK(run.top_k_share),
     "bfloat16": lambda run: BFloat16(),
@@ -93,7 +93,7 @@ def reducer_of(run: Run, layout: Layout) -> Reducer:
     if name == "none":
         return mean_of(run)
     if name == "majority":
-        return MajorityVote(layout=layout)
+        return MajorityVote(Sign(run.sign_scales), layout=layout)
     if name == "power-sgd":
         return PowerSgd(layout, run.power_sgd_rank, mean=mean_of(run), seed=run.seed)
     return CompressedMean(

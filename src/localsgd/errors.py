@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+DIVERGED_EXIT = 4
+"""Exit status of a command whose run has diverged."""
+
 
 class UserError(ValueError):
     """A mistake in what was asked for.
 
     Its text is one line; the command line prints it and exits with 2.
+    """
+
+
+class Diverged(UserError):
+    """The numbers of a run have stopped being finite.
+
+    Its text is one line; the command line prints it and exits with 4.
     """
 
 

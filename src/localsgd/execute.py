@@ -6,6 +6,7 @@ Only process 0 writes records; every process writes the checkpoints of its own w
 from __future__ import annotations
 
 import hashlib
+import math
 import signal
 import time
 from collections.abc import Generator
@@ -18,14 +19,16 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from localsgd import state
 from localsgd.assemble import Assembly, assemble, pick_device
 from localsgd.collective.metered import Waiting
+from localsgd.environment import environment
 from localsgd.evaluate import agreed_model, local_score, score
 from localsgd.plan import Plan
 from localsgd.processes.same import check_same
-from localsgd.record import Folder, environment
+from localsgd.record import Folder
 from localsgd.run import Run
 from localsgd.tasks.task import Task
 from localsgd.topology import place
@@ -173,9 +176,11 @@ class Execution:
             own = None if assembly.run.evaluate_local == "never" else local_score(assembly)
         rows = self.folder.metrics()
         best = metric.best_of(rows)
+        value = metric.of(result.loss, result.accuracy)
         summary = {
-            metric.key: metric.of(result.loss, result.accuracy),
+            metric.key: value,
             "test_loss": result.loss,
+            "diverged": not (math.isfinite(result.loss + value) and finite(model)),
             "batch_norm": assembly.run.batch_norm,
             metric.local: metric.of(own.loss, own.accuracy) if own else None,
             metric.best: best[metric.key] if best else None,
@@ -237,6 +242,11 @@ def evaluation_steps(plan: Plan) -> dict[int, int]:
     wanted = sorted({*steps, *cycle_ends(plan)})
     ordered = dict.fromkeys([*(step for step in wanted if 0 < step < plan.steps), plan.steps])
     return {step: number for number, step in enumerate(ordered, start=1)}
+
+
+def finite(model: nn.Module) -> bool:
+    """Whether all weights are numbers."""
+    return all(bool(value.isfinite().all()) for value in model.parameters())
 
 
 def barrier() -> None:

@@ -24,6 +24,7 @@ ACTS: Mapping[str, Acts] = {
     "outer_lr": lambda run: run.outer != "average",
     "outer_momentum": lambda run: run.outer != "average",
     "compression_way": lambda run: run.compression in COMPRESSORS,
+    "sign_scales": lambda run: run.compression in ("sign", "ef-sign", "majority"),
     "top_k_share": lambda run: run.compression == "top-k",
     "power_sgd_rank": lambda run: run.compression == "power-sgd",
     "correction": lambda run: run.delay != 0,

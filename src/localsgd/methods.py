@@ -97,10 +97,11 @@ METHODS = {
         uses=_SWITCHED,
     ),
     "sign": Method(
-        "post-local signSGD: scaled signs of updates (Algorithm 3)",
+        "post-local signSGD: steps along signs, scaled signs of updates (Algorithm 3)",
         _post_local,
         uses=_SWITCHED,
-        preset={"compression": "sign"},
+        # The rate of the released code.
+        preset={"compression": "sign", "optimizer": "sign", "lr": 0.01, "lr_scaling": "none"},
     ),
     "ef-sign": Method(
         "post-local EF-signSGD: signs with error feedback (Algorithm 4)",

@@ -63,9 +63,10 @@ class Metric:
         return f"test {self.name}{unit}"
 
     def best_of(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-        """The best evaluation, the first of equal ones; None of none."""
+        """The best evaluation, the first of equal ones; None of none that is a number."""
         choose = min if self.lower_is_better else max
-        return choose(rows, key=lambda row: row[self.key], default=None)
+        numbers = [row for row in rows if not math.isnan(row[self.key])]
+        return choose(numbers, key=lambda row: row[self.key], default=None)
 
     def words(self, value: float | None, digits: int = 2) -> str:
         """A value with its unit; a dash for None."""

@@ -10,6 +10,7 @@ from localsgd.delayed import Delay
 from localsgd.errors import UserError
 from localsgd.learning_rate import SCALINGS, Cosine, LearningRate, StepDecay
 from localsgd.methods import Method, Moments, method
+from localsgd.reduce.sign import Sign
 from localsgd.schedule import Progress, Schedule
 from localsgd.topology import Topology
 from localsgd.workers.inner_state import rules_of
@@ -96,6 +97,11 @@ class Plan:
         )
 
     @property
+    def step_warmup(self) -> float:
+        """Epochs over which H grows, for methods in which it does."""
+        return self.run.step_warmup or float(math.prod(known(self.run.local_steps)))
+
+    @property
     def switch(self) -> int:
         """The first step of the second phase, for methods that have one."""
         text = self.run.switch
@@ -136,10 +142,9 @@ class Plan:
         run = self.run
         local_steps = known(run.local_steps)
         uses = self.method.uses
-        period = run.step_warmup or float(math.prod(local_steps))
         moments = Moments(
             switch=self.switch if "switch" in uses else 0,
-            warmup_steps=self.step_at(period) if "step_warmup" in uses else 0,
+            warmup_steps=self.step_at(self.step_warmup) if "step_warmup" in uses else 0,
             warmup_shape=run.step_warmup_shape,
             lr_warmup_steps=self.learning_rate.warmup_steps,
             period=max(1, self.step_at(run.adapt_every or 1.0)),
@@ -167,11 +172,12 @@ class Plan:
                 f"lr_warmup of {self.run.lr_warmup:g} epochs outlasts the run of "
                 f"{self.run.epochs:g}; give a shorter one, 0 for none"
             )
-        growing = self.run.step_warmup if "step_warmup" in self.method.uses else None
-        if growing is not None and growing > known(self.run.epochs):
+        if "step_warmup" in self.method.uses and self.step_warmup > known(self.run.epochs):
+            usual = "" if self.run.step_warmup else " (H epochs, where not given)"
             raise UserError(
-                f"step_warmup of {growing:g} epochs outlasts the run of {self.run.epochs:g}, so "
-                "that H would never be what local_steps says; give a shorter one"
+                f"step_warmup of {self.step_warmup:g} epochs{usual} outlasts the run of "
+                f"{self.run.epochs:g}, so that H would never be what local_steps says; give a "
+                "shorter one by --step-warmup"
             )
         if self.run.switch != "first-decay":
             _ = self.switch  # what is no point of the run is refused, whether it is used or not
@@ -198,6 +204,11 @@ class Plan:
         return plain and not self.weighs
 
     @property
+    def averages_gradients(self) -> bool:
+        """Whether gradients are averaged in place of models while all agree after every step."""
+        return self.run.agree_on != "models" and self.exact
+
+    @property
     def weighs(self) -> bool:
         """Whether updates weigh differently."""
         return self.run.weighting != "equal"
@@ -207,6 +218,7 @@ class Plan:
         run, topology = self.run, self.topology
         _ = self.delay
         rules_of(known(run.inner_state))
+        _ = Sign(run.sign_scales)
         owned = Partition.parse(run.partition).owned
         if run.batched and run.compile:
             raise UserError("batched and compile do not go together; leave one of them away")

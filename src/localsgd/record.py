@@ -1,7 +1,7 @@
 """A folder a run: always readable, as files appear whole or not at all.
 
 run.json            the configuration, complete
-environment.json    versions, machine, how the workers were hosted
+environment.json    code, versions, machine, how the workers were hosted
 metrics.jsonl       a line for each evaluation, with the ledger's totals by level
 checkpoints/        by worker (see `state`)
 summary.json        once the run has ended
@@ -14,8 +14,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import platform
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +22,11 @@ from typing import IO, Any
 
 import torch
 
+from localsgd import strict_json
 from localsgd.errors import UserError
+from localsgd.files import read_text
+from localsgd.results import read_rows, summary_of
 from localsgd.run import Run, from_json, to_json
-from localsgd.version import __version__
 
 LOCK = ".lock"
 _ADVICE = "put it back, or remove it and go on by `localsgd resume`"
@@ -46,6 +47,21 @@ def write_whole(path: Path, content: bytes) -> None:
     except OSError as error:
         with suppress(OSError):
             partial.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def add_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Adds records to a file of JSON lines.
+
+    Raises:
+        OSError: it cannot be written, as on a full disk; it names the file. What there is of a line
+            then is left out by who reads it.
+    """
+    text = "".join(strict_json.dumps(record) + "\n" for record in records)
+    try:
+        with path.open("a") as file:
+            file.write(text)
+    except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
@@ -129,7 +145,14 @@ class Folder:
 
     @property
     def run(self) -> Run:
-        return from_json(self.path / "run.json")
+        path = self.path / "run.json"
+        run = from_json(path)
+        if missing := run.missing():
+            raise UserError(
+                f"{path} is damaged: it lacks {', '.join(missing)}, which every run has; put back "
+                "what it was begun with"
+            )
+        return run
 
     @property
     def checkpoints(self) -> Path:
@@ -141,27 +164,21 @@ class Folder:
 
     def metrics(self) -> list[dict[str, Any]]:
         """The evaluations so far, oldest first; a last line cut short by a crash is left out."""
-        path = self.path / "metrics.jsonl"
-        rows = []
-        for line in path.read_text().splitlines() if path.exists() else []:
-            try:
-                rows.append(json.loads(line))
-            except ValueError:
-                break
-        return rows
+        return read_rows(self.path / "metrics.jsonl")
 
     def append(self, row: Mapping[str, Any]) -> None:
-        with (self.path / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        add_lines(self.path / "metrics.jsonl", [row])
 
     def forget_after(self, step: int) -> None:
         """Drops evaluations later than `step`: a resumed run makes them again."""
-        rows = [json.dumps(row) + "\n" for row in self.metrics() if row["step"] <= step]
+        rows = [strict_json.dumps(row) + "\n" for row in self.metrics() if row["step"] <= step]
         write_whole(self.path / "metrics.jsonl", "".join(rows).encode())
 
     def summary(self) -> dict[str, Any] | None:
         """What came out, or `None` while the run has not ended."""
-        return _read(self.path / "summary.json")
+        path = self.path / "summary.json"
+        found = _read(path)
+        return None if found is None else summary_of(found, path)
 
     def environment(self) -> dict[str, Any]:
         """What the run was made with; nothing where it died before it said so."""
@@ -183,8 +200,10 @@ def _read(path: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        found = json.loads(path.read_text())
-    except ValueError as error:
+        found = json.loads(read_text(path))
+    except UserError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged: {error}; {_ADVICE}") from None
     if not isinstance(found, dict):
         raise UserError(f"{path} is damaged: it holds no object; {_ADVICE}")
@@ -198,32 +217,5 @@ def _weights(model: torch.nn.Module) -> bytes:
     return save(tensors, metadata={"format": "pt"})
 
 
-def environment(device: torch.device, processes: int) -> dict[str, Any]:
-    """What a result may depend on beside the run."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
-    return {
-        "localsgd": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "device": str(device),
-        "device_name": name,
-        "cores": os.cpu_count(),
-        "processes": processes,
-        "threads": torch.get_num_threads(),
-    }
-
-
-def processor() -> str:
-    """The processor's name, as well as the system tells it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
 def _json(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, indent=2).encode() + b"\n"
+    return strict_json.dumps(value, indent=2).encode() + b"\n"

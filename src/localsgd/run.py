@@ -23,6 +23,8 @@ NotNegative = Annotated[float, msgspec.Meta(ge=0, lt=1e9)]
 T = TypeVar("T")
 Count = Annotated[int, msgspec.Meta(ge=1)]
 OuterName = Literal["average", "sgd", "block-momentum", "slowmo", "bmuf", "diloco"]
+MOST_BYTES = 1 << 20
+"""Of a run as JSON."""
 PRESETS: dict[str, Any] = {
     "compression": "none",
     "outer": "average",
@@ -79,6 +81,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     compression: Compression | None = None
     """What the outermost level sends in place of updates; all but sign and majority with error
     feedback. The method's, or none, where not given."""
+    sign_scales: Literal["tensor", "row"] | Count = "tensor"
+    """What shares a scale where signs are sent: each tensor, the whole row (the paper's text), or
+    each chunk of so many scalars, a multiple of 8."""
     compression_way: Literal["auto", "gather", "two-phase"] = "auto"
     """Over the wire: all payloads to all, or chunks to their owners and back; auto by size and K.
     """
@@ -176,7 +181,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     preparing takes time that training leaves over. For images in files where not given."""
     device: str = "auto"
     """cpu, cuda, or auto."""
-    seed: int = 0
+    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] = 0
     """Of everything that is random."""
 
     def completed(self, card: Card) -> Run:
@@ -211,6 +216,17 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         plan = Plan(run, self.train_samples or card.train_size)
         plan.check()
         return run
+
+    def missing(self) -> list[str]:
+        """The settings that `completed` would fill in."""
+        names = ("model", "workers", "topology", "local_steps", "epochs", "batch", "lr", "lr_batch")
+        others = ("momentum", "weight_decay", "lr_decay_at", "lr_warmup", "prefetch")
+        return [
+            name
+            for name in (*PRESETS, *names, *others)
+            if getattr(self, name) in (None, "")
+            and (name != "inner_state" or self.inner_state is None)
+        ]
 
     def opened(self) -> Run:
         """With what its method's preset has chosen left open again, for another method to choose.
@@ -261,6 +277,15 @@ def _default(value: T | None, default: T) -> T:
     return default if value is None else value
 
 
+def checked(run: Run) -> Run:
+    """Refuses values outside their range, by the option that gives them."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(run), Run)
+    except (msgspec.ValidationError, OverflowError) as error:
+        reason, _, place = str(error).partition(" - at `$.")
+        raise UserError(f"--{place.rstrip('`').replace('_', '-')}: {reason}") from None
+
+
 def to_json(run: Run) -> bytes:
     return msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n"
 
@@ -268,10 +293,14 @@ def to_json(run: Run) -> bytes:
 def from_json(path: Path) -> Run:
     """The run in a JSON file; unknown keys and wrong types are refused by their place."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Run)
+        with path.open("rb") as file:  # a pipe will do, but nothing without an end
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise UserError(f"{path} has more than {MOST_BYTES:,} bytes; give a run as JSON")
+        return msgspec.json.decode(content, type=Run)
     except OSError as error:
         raise UserError(
             f"{path}: {os.strerror(error.errno or 0)}; give a file with a run as JSON"
         ) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{path}: {error}") from None

@@ -19,6 +19,7 @@ from torch import Tensor
 from localsgd.collective import Collective, Pending
 from localsgd.errors import UserError
 from localsgd.schedule import Progress, Schedule
+from localsgd.strict_json import number
 
 SMALL_FALLS = 3
 """So many falls with the rate still above half of its highest are no decay in steps."""
@@ -225,12 +226,13 @@ class Signals:
 
     def load(self, state: dict[str, Any]) -> None:
         agreed, coming = state["agreed"], state["coming"]
-        self._agreed = None if agreed is None else Signal(**agreed)
+        self._agreed = None if agreed is None else Signal(*map(number, agreed.values()))
         self._decay = FirstDecay(**state["decay"])
         self._decayed = state.get("decayed", self._decay.decayed)
         self._coming = None
         if coming is not None:
-            received = torch.tensor(coming, dtype=torch.float64)
+            rows = [list(map(number, row)) for row in coming]
+            received = torch.tensor(rows, dtype=torch.float64)
             self._coming = Late(Pending.done(received), received.device)
 
 

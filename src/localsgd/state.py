@@ -25,10 +25,12 @@ import msgspec
 import torch
 from torch import Tensor
 
+from localsgd import strict_json
 from localsgd.assemble import Assembly
 from localsgd.collective.metered import Entry
 from localsgd.delayed import Fragmented
 from localsgd.errors import UserError
+from localsgd.files import check_regular, read_text
 from localsgd.level import Level
 from localsgd.record import to_disk, write_whole
 from localsgd.run import Run
@@ -69,7 +71,7 @@ def save(
         barrier()
         if leads:
             common = _common_state(assembly, partial, extra)
-            write_whole(partial / "common.json", json.dumps(_sealed(common)).encode())
+            write_whole(partial / "common.json", strict_json.dumps(_sealed(common)).encode())
             _discard(final)
             os.replace(partial, final)
             for old in checkpoints(folder)[:-KEPT]:
@@ -111,10 +113,10 @@ def read_common(checkpoint: Path) -> dict[str, Any]:
     """What all workers of a checkpoint share."""
     path = checkpoint / "common.json"
     try:
-        common = json.loads(path.read_text())
+        common = json.loads(read_text(path))
         if not isinstance(common, dict):
             raise ValueError("it holds no object")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"checkpoint file {path} is damaged: {error}; {_ADVICE}") from None
     return common
 
@@ -207,7 +209,7 @@ def _joined(parts: list[Any], axis: int) -> Any:
 
 def _sealed(common: dict[str, Any]) -> dict[str, Any]:
     """`common` with its checksum."""
-    return {**common, "checksum": hashlib.sha256(json.dumps(common).encode()).hexdigest()}
+    return {**common, "checksum": hashlib.sha256(strict_json.dumps(common).encode()).hexdigest()}
 
 
 def _unsealed(checkpoint: Path) -> dict[str, Any]:
@@ -270,6 +272,7 @@ def _own_memory(value: Any) -> Any:
 
 def _read(checkpoint: Path, worker: int, common: dict[str, Any]) -> dict[str, Any]:
     path = checkpoint / _file(worker)
+    check_regular(path)
     try:
         if _sha256(path) != common["sha256"][path.name]:
             raise UserError(

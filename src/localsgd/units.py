@@ -11,6 +11,42 @@ import math
 _SIZES = ("kB", "MB", "GB", "TB", "PB")
 
 
+WHOLE = 1 << 63
+"""Whole numbers from here on fit no tensor and no array."""
+
+
+def whole_number(text: str) -> int:
+    """A whole number in plain digits, with a sign or without; not `1_000`, as Python would allow.
+
+    Raises:
+        ValueError: it is none, or beyond 64 bits.
+
+    >>> whole_number("-12")
+    -12
+    """
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    if not (digits.isascii() and digits.isdecimal()):
+        raise ValueError(f"{text[:40]!r} is no whole number")
+    if len(digits) > 4000 or abs(int(text)) >= WHOLE:
+        raise ValueError(f"{text[:40]!r} is beyond 64 bits")
+    return int(text)
+
+
+def decimal_number(text: str) -> float:
+    """A finite number in plain digits; not `1_000`, `nan` or `inf`, as Python would allow.
+
+    Raises:
+        ValueError: it is none.
+
+    >>> decimal_number("-1.5e3")
+    -1500.0
+    """
+    value = float(text) if text.isascii() and "_" not in text else math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]!r} is no finite number")
+    return value
+
+
 def size(number: float) -> str:
     """A number of bytes, in powers of 1000: `96 B`, `1.2 MB`, `34 GB`."""
     if number < 1000:

@@ -26,6 +26,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from localsgd import strict_json
 from localsgd.assemble import Assembly
 from localsgd.errors import UserError
 from localsgd.evaluate import agreed_model
@@ -33,7 +34,7 @@ from localsgd.landscape.drift import DriftHistory
 from localsgd.landscape.hooks import Measure, largest_eigenvalue, step_noise
 from localsgd.landscape.objective import NotFiniteLoss
 from localsgd.names import unknown
-from localsgd.record import write_whole
+from localsgd.record import add_lines, write_whole
 from localsgd.samples import batches_of
 
 Records = list[dict[str, Any]]
@@ -184,8 +185,7 @@ class Watching:
             for record in watcher.measure(assembly)
         ]
         if assembly.placement.rank == 0:
-            with (self.path / FILE).open("a") as file:
-                file.write("".join(map(_line, found)))
+            add_lines(self.path / FILE, found)
 
 
 def watch(what: str, path: Path) -> Watching:
@@ -216,7 +216,7 @@ def watched(path: Path) -> str:
 
 
 def _line(record: dict[str, Any]) -> str:
-    return json.dumps(record) + "\n"
+    return strict_json.dumps(record) + "\n"
 
 
 def _watcher(part: str) -> Watcher:

@@ -116,10 +116,12 @@ Ranks = Callable[..., list[Ended]]
 
 @pytest.fixture(scope="session")
 def command(zygote: Zygote) -> Command:
-    """`command("run", ...)`: one process with those arguments."""
+    """`command("run", ..., COLUMNS="40")`: one process with those arguments and variables."""
 
-    def command(*arguments: object, at_step: tuple[int, str] | None = None) -> Ended:
-        [ended] = zygote.run([Started(list(map(str, arguments)), {}, at_step)])
+    def command(
+        *arguments: object, at_step: tuple[int, str] | None = None, **environment: str
+    ) -> Ended:
+        [ended] = zygote.run([Started(list(map(str, arguments)), environment, at_step)])
         return ended
 
     return command

@@ -5,18 +5,23 @@ from __future__ import annotations
 import io
 
 import pytest
+import torch
 from rich.console import Console
 
 from localsgd.show.blocks import block, shorten, sparkline, thin
 from localsgd.show.forecast import phases
 from localsgd.show.preview import draw, preview
+from localsgd.workers.layout import Layout, Slot
 from tests.show.records import plan_of
+
+LAYOUT = Layout((Slot("weight", (25, 10), (10, 1), 0),), 250, torch.float32)
+"""Rows of 1,000 bytes."""
 
 
 def previewed(width: int = 100, processes: int = 1, **settings) -> str:
     file = io.StringIO()
     plan = plan_of(**settings)
-    Console(file=file, width=width).print(preview(plan, row_bytes=1000, processes=processes))
+    Console(file=file, width=width).print(preview(plan, layout=LAYOUT, processes=processes))
     return file.getvalue()
 
 

@@ -101,7 +101,7 @@ def test_run_that_has_diverged(tmp_path: Path) -> None:
     summary = folder.path / "summary.json"
     told = json.loads(summary.read_text()) | {"test_loss": float("nan")}
     summary.write_text(json.dumps(told))
-    assert "the loss is no number any more" in printed(tables.run(folder))
+    assert "no finite numbers any more" in printed(tables.run(folder))
 
 
 def test_run_that_has_not_ended(tmp_path: Path) -> None:

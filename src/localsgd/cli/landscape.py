@@ -22,6 +22,7 @@ from localsgd.landscape.progress import Progress as Tell
 from localsgd.record import Folder, check_place
 from localsgd.run import Run
 from localsgd.samples import batches_of
+from localsgd.show.narrow import Fitting
 from localsgd.tasks import models
 from localsgd.tasks.task import Task
 from localsgd.watching import records as watched_records
@@ -216,11 +217,11 @@ def _table(
     title: str, first: tuple[str, str], rows: dict[tuple[str, str], dict[str, str]]
 ) -> Table:
     headings = list(dict.fromkeys(heading for row in rows.values() for heading in row))
-    table = Table(title=title, title_justify="left")
+    table = Fitting(title=title, title_justify="left")
     for name in first:
         table.add_column(name)
     for heading in headings:
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for key, row in rows.items():
         table.add_row(*key, *(row.get(heading, "–") for heading in headings))
     return table

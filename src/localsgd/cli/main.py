@@ -26,17 +26,18 @@ from localsgd.cli.options import (
     ShowCommand,
     TasksCommand,
 )
-from localsgd.errors import PeerLost, UserError
+from localsgd.errors import DIVERGED_EXIT, Diverged, PeerLost, UserError
 from localsgd.execute import Interrupted
 from localsgd.processes import PEER_LOST_EXIT, USER_ERROR_EXIT, say_last_words
 from localsgd.processes.output import lasting
-from localsgd.run import Run, from_json
+from localsgd.run import Run, checked, from_json
 
 INTERRUPTED_EXIT = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0; 2 for a user's mistake, 3 for a lost process, 130 for Ctrl-C.
+    """The exit status: 0; 2 for a user's mistake, 3 for a lost process, 4 for a run that has
+    diverged, 130 for Ctrl-C.
 
     What the system refuses (a file without permission, a full disk) counts as a mistake: one line.
     """
@@ -50,7 +51,7 @@ def _main(arguments: list[str]) -> int:
         return _call(_parse(arguments))
     except UserError as error:
         say_last_words(f"localsgd: {error}")
-        return USER_ERROR_EXIT
+        return DIVERGED_EXIT if isinstance(error, Diverged) else USER_ERROR_EXIT
     except OSError as error:
         say_last_words(f"localsgd: {_what_failed(error)}")
         return USER_ERROR_EXIT
@@ -107,7 +108,7 @@ def _parse(arguments: list[str]) -> Command:
     run = command.run
     if config and run.method != base.method:
         run = _of_another_method(run, base)
-    return replace(command, run=_checked(run))
+    return replace(command, run=checked(run))
 
 
 def _of_another_method(run: Run, base: Run) -> Run:
@@ -145,15 +146,6 @@ def _in_one_line(box: str) -> str:
     nearest = [line.split()[0] for line in lines if line.startswith("--") and "Perhaps" in box]
     said = paragraphs[0].rstrip(".") + (f"; nearest: {', '.join(nearest)}" if nearest else "")
     return f"{said}; {paragraphs[-1].removeprefix('For full helptext, ')}"
-
-
-def _checked(run: Run) -> Run:
-    """Refuses values outside their range, by name."""
-    try:
-        return msgspec.convert(msgspec.to_builtins(run), Run)
-    except msgspec.ValidationError as error:
-        reason, _, place = str(error).partition(" - at `$.")
-        raise UserError(f"--{place.rstrip('`').replace('_', '-')}: {reason}") from None
 
 
 def _value_of(option: str, arguments: Sequence[str]) -> str | None:

@@ -26,6 +26,7 @@ from localsgd.collective import InProcess
 from localsgd.errors import UserError
 from localsgd.processes import joined
 from localsgd.run import Run
+from localsgd.show.narrow import Fitting
 from localsgd.show.paper import canvas, check_picture, look, plain_log_axis
 from localsgd.topology import Place, Placement, Topology, place
 from localsgd.traffic.allreduce import Link
@@ -174,10 +175,10 @@ def _cluster(made: Plan) -> str:
 
 def _table(made: Plan, command: PlanCommand) -> Table:
     """Time a sample of each worker, and the share that is waited, against H: modelled."""
-    table = Table(title="Time a sample (modelled), and the share waited", title_justify="left")
+    table = Fitting(title="Time a sample (modelled), and the share waited", title_justify="left")
     table.add_column("H" if len(made.stages) == 1 else "H of the outermost level", justify="right")
     for way in BITS:
-        table.add_column(way, justify="right")
+        table.add_column(way, justify="right", no_wrap=True)
     for steps in POWERS:
         local_steps = [*_inner(command, made), steps]
         cells = [

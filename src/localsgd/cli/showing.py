@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.table import Table
 
 from localsgd import tasks
 from localsgd.cli.options import ShowCommand, TasksCommand
@@ -11,6 +10,7 @@ from localsgd.errors import UserError
 from localsgd.methods import METHODS
 from localsgd.record import Folder
 from localsgd.show import figures, tables
+from localsgd.show.narrow import Fitting
 from localsgd.show.paper import check_picture
 from localsgd.tasks import models
 
@@ -40,7 +40,7 @@ def show(command: ShowCommand) -> int:
 def list_all(command: TasksCommand) -> int:
     """What can be trained, with which models, by which methods."""
     console = Console()
-    table = Table(title="Tasks", title_justify="left")
+    table = Fitting(title="Tasks", title_justify="left")
     for heading in ("task", "what", "train", "test", "model", "data"):
         table.add_column(heading)
     for row in tasks.describe(command.data_dir):
@@ -49,7 +49,7 @@ def list_all(command: TasksCommand) -> int:
         sizes = f"{card.train_size:,}", f"{card.test_size:,}"
         table.add_row(card.name, card.title, *sizes, card.default_model, place)
     console.print(table)
-    table = Table(title="Methods", title_justify="left")
+    table = Fitting(title="Methods", title_justify="left")
     for heading in ("method", "what", "settings"):
         table.add_column(heading)
     for name, method in METHODS.items():

@@ -26,7 +26,7 @@ from localsgd.cli.options import (
     RunCommand,
     hosting_arguments,
 )
-from localsgd.errors import UserError
+from localsgd.errors import DIVERGED_EXIT, Diverged, UserError
 from localsgd.execute import Execution, prepare
 from localsgd.methods import method
 from localsgd.processes import (
@@ -41,7 +41,7 @@ from localsgd.processes import (
     say_last_words,
 )
 from localsgd.record import Folder, check_place, locked
-from localsgd.run import Run, to_json
+from localsgd.run import Run, checked, to_json
 from localsgd.show import figures, tables
 from localsgd.show.live import Live
 from localsgd.show.preview import preview
@@ -73,16 +73,18 @@ def run(command: RunCommand) -> int:
         return f"localsgd resume {out}" if begun else "the same command"
 
     if starts_processes(hosting, [completed]):
-        return _start(hosting, completed, arguments, again)
+        return _start(hosting, completed, arguments, again) or _verdict([out])
     with _here(completed, hosting) as host:
-        host.train(completed, _same_on_all(out, command.out is None), resuming=False)
-    return 0
+        out = _same_on_all(out, command.out is None)
+        host.train(completed, out, resuming=False)
+    return _verdict([out])
 
 
 def resume(command: ResumeCommand) -> int:
     """Goes on with one run, hosted as it was last where nothing else is said."""
     folder = Folder.open(command.folder)
     wanted = folder.run
+    complete(wanted)  # what cannot be trained is refused before anything starts
     hosting = as_before(command.folder, command.hosting)
     hosting.check()
     if folder.summary() is not None:
@@ -93,10 +95,11 @@ def resume(command: ResumeCommand) -> int:
         with locked(command.folder):  # said once, before any process starts
             pass
         arguments, again = ["resume", str(command.folder)], f"localsgd resume {command.folder}"
-        return _start(hosting, wanted, lambda _: arguments, lambda: again)
+        status = _start(hosting, wanted, lambda _: arguments, lambda: again)
+        return status or _verdict([command.folder])
     with _here(wanted, hosting) as host:
         host.train(wanted, command.folder, resuming=True)
-    return 0
+    return _verdict([command.folder])
 
 
 def compare(command: CompareCommand) -> int:
@@ -121,7 +124,24 @@ def compare(command: CompareCommand) -> int:
     if status == 0 and find_world().rank == 0 and not is_launched():
         folders = [Folder(command.out / name) for name in runs]
         report(command.out, folders, Console(quiet=command.hosting.quiet))
-    return status
+    return status or _verdict([command.out / name for name in runs])
+
+
+def _verdict(paths: Sequence[Path]) -> int:
+    """0, also where it is left to the launcher of this process to look at the runs.
+
+    Raises:
+        Diverged: names those that have.
+    """
+    if is_launched():
+        return 0
+    ended = {path: Folder(path).summary() for path in paths}
+    found = [str(path) for path, summary in ended.items() if summary and tables.diverged(summary)]
+    if not found:
+        return 0
+    if find_world().rank:
+        return DIVERGED_EXIT
+    raise Diverged(f"diverged: {tables.DIVERGED} in {', '.join(found)}; {tables.LOWER}")
 
 
 def complete(wanted: Run) -> Run:
@@ -162,7 +182,7 @@ def compared(command: CompareCommand) -> dict[str, Run]:
                 local_steps=None if not chosen.uses else outermost if flat else given,
             )
             label = f"{name}-seed{seed}" if command.seeds else name
-            runs[label] = complete(changed)
+            runs[label] = complete(checked(changed))
     if not runs:
         raise UserError("a comparison of no methods shows nothing; give some by --methods")
     return runs
@@ -291,13 +311,8 @@ class Host:
 
     def _say_plan(self, execution: Execution) -> None:
         assembly = execution.assembly
-        plan = preview(
-            assembly.plan,
-            row_bytes=assembly.workers.params[0].nbytes,
-            processes=self.world.size,
-            parameters=sum(slot.length for slot in assembly.workers.layout.slots),
-        )
-        self.console.print(plan)
+        layout = assembly.workers.layout
+        self.console.print(preview(assembly.plan, layout=layout, processes=self.world.size))
 
 
 class Watched:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from localsgd import strict_json
 from localsgd.errors import UserError
 
 
@@ -17,7 +17,7 @@ def write_records(path: str | Path, records: Iterable[Mapping[str, Any]]) -> Pat
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f"{path.name}.{os.getpid()}.part")
-    lines = [json.dumps(_finite(record), allow_nan=False) for record in records]
+    lines = map(strict_json.dumps, records)
     beside.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     beside.replace(path)
     return path
@@ -39,13 +39,3 @@ def read_records(path: str | Path) -> list[dict[str, Any]]:
             raise UserError(f"line {number} of {path} is no record: it has no 'kind'")
         records.append(record)
     return records
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(part) for part in value]
-    return value

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from localsgd.errors import DIVERGED_EXIT
 from localsgd.processes.ending import (
     ERROR_FILE,
     LAUNCHER,
@@ -226,10 +227,10 @@ def first_cause(failures: Sequence[Failure]) -> Cause:
     One failure brings others, as peers notice the loss. So, in this order: users' mistakes, each
     once; a process that died by itself; one that found another lost.
     """
-    mistakes = [failure for failure in failures if failure.exit_code == USER_ERROR_EXIT]
+    mistakes = [f for f in failures if f.exit_code in (USER_ERROR_EXIT, DIVERGED_EXIT)]
     if mistakes:
         words = dict.fromkeys(mistake.words for mistake in mistakes if mistake.words)
-        return Cause(tuple(words), USER_ERROR_EXIT)
+        return Cause(tuple(words), mistakes[0].exit_code)
     first = min(failures, key=lambda failure: failure.exit_code == PEER_LOST_EXIT)
     if first.exit_code == PEER_LOST_EXIT and first.words:
         return Cause((first.words,), PEER_LOST_EXIT)

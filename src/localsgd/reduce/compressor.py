@@ -17,7 +17,7 @@ from typing import Protocol, TypeGuard, runtime_checkable
 import torch
 from torch import Tensor
 
-from localsgd.errors import UserError
+from localsgd.errors import Diverged, UserError
 from localsgd.reduce.fragments import Fragments
 
 
@@ -127,7 +127,7 @@ class Compressor(Protocol):
         ...
 
 
-class NotFinite(UserError):
+class NotFinite(Diverged):
     """An update has NaN or infinity in it."""
 
 

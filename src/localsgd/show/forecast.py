@@ -20,12 +20,14 @@ class Turn:
         local_steps: that it has room for before the budget ends.
         depth: levels that agree after it; 0 where the budget cuts it short.
         lengths: of the rounds at hand of all levels, innermost first.
+        shared: levels that have agreed after every step so far.
     """
 
     step: int
     local_steps: int
     depth: int
     lengths: tuple[int, ...]
+    shared: int
 
     @property
     def end(self) -> int:
@@ -74,10 +76,11 @@ def turns(plan: Plan) -> Iterator[Turn]:
     schedules, position = plan.schedules, Position.start(plan.topology.levels)
     step = 0
     while step < plan.steps:
-        local_steps, depth, _ = position.open(schedules, partial(progress_at, plan, step))
+        local_steps, depth, shared = position.open(schedules, partial(progress_at, plan, step))
         left = plan.steps - step
         cut = local_steps > left
-        yield Turn(step, min(local_steps, left), 0 if cut else depth, tuple(position.lengths))
+        taken, depth = min(local_steps, left), 0 if cut else depth
+        yield Turn(step, taken, depth, tuple(position.lengths), shared)
         position.close()
         step += local_steps
 
@@ -92,24 +95,55 @@ def phases(plan: Plan) -> list[Phase]:
     return [Phase(tuple(phase)) for phase in found]
 
 
+@dataclass(frozen=True)
+class Counts:
+    """How often levels agree, innermost first.
+
+    Args:
+        by_level: after rounds.
+        settled: whether each agrees once more as the run ends, where its last round left it out.
+        on_gradients: of those of the outermost level, how many come when all levels have agreed
+            after every step so far, and may be on gradients.
+    """
+
+    by_level: tuple[int, ...]
+    settled: tuple[bool, ...]
+    on_gradients: int
+
+    @property
+    def whole(self) -> int:
+        """Rounds of the outermost level that end."""
+        return self.by_level[-1]
+
+
+def counts(plan: Plan) -> Counts:
+    """What the rounds of the whole run come to."""
+    found, levels = list(turns(plan)), plan.topology.levels
+    last = found[-1].depth if found else 0
+    if not plan.delay.none:
+        last = min(last, levels - 1)  # it settles what is late
+    return Counts(
+        tuple(sum(turn.depth > level for turn in found) for level in range(levels)),
+        tuple(level >= last for level in range(levels)),
+        sum(turn.shared == turn.depth == levels for turn in found),
+    )
+
+
 def agreements(plan: Plan, until: int | None = None) -> list[int]:
     """How often each level will agree, innermost first; up to step `until` where one is given.
 
     A run ends with an agreement of the levels that its last round has left out.
     """
-    counts = [0] * plan.topology.levels
-    last = 0
+    if until is None:
+        found = counts(plan)
+        return [n + last for n, last in zip(found.by_level, found.settled, strict=True)]
+    by_level = [0] * plan.topology.levels
     for turn in turns(plan):
-        if until is not None and turn.end > until:
-            return counts
+        if turn.end > until:
+            break
         for level in range(turn.depth):
-            counts[level] += 1
-        last = turn.depth
-    if not plan.delay.none:
-        last = min(last, len(counts) - 1)  # it settles what is late
-    for level in range(last, len(counts)):
-        counts[level] += 1
-    return counts
+            by_level[level] += 1
+    return by_level
 
 
 def agreement_steps(plan: Plan, level: int) -> list[int]:

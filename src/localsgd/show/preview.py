@@ -13,8 +13,10 @@ from localsgd.learning_rate import StepDecay
 from localsgd.plan import Plan
 from localsgd.show.blocks import sparkline
 from localsgd.show.forecast import Phase, agreements, foreseen, phases
+from localsgd.show.sending import Sent, sent
 from localsgd.show.words import beyond_averaging, level_name
 from localsgd.units import count, percent, plural, size
+from localsgd.workers.layout import Layout
 
 WIDTH = 40
 """Characters of a picture."""
@@ -24,33 +26,27 @@ PHASES = 5
 """Phases that are told apart; of more, those in the middle are left out."""
 
 
-def preview(
-    plan: Plan, *, row_bytes: int, processes: int, parameters: int | None = None
-) -> RenderableType:
+def preview(plan: Plan, *, layout: Layout, processes: int) -> RenderableType:
     """A picture of the run: who trains what, when they agree, what that costs, the learning rate.
 
     Args:
         plan: of a completed run.
-        row_bytes: that a worker hands over when its level agrees once.
+        layout: of a worker's model.
         processes: that host the workers.
-        parameters: of the model; what fits into the row, which is padded, where not given.
     """
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column()
-    for name, value in _rows(plan, row_bytes, processes, parameters):
+    for name, value in _rows(plan, layout, processes):
         grid.add_row(name, value)
     return Group(grid, Text())
 
 
-def _rows(
-    plan: Plan, row_bytes: int, processes: int, parameters: int | None
-) -> Iterator[tuple[str, RenderableType]]:
+def _rows(plan: Plan, layout: Layout, processes: int) -> Iterator[tuple[str, RenderableType]]:
     run = plan.run
-    scalar = 8 if run.precision == "float64" else 4
-    about = f"{count(parameters)}" if parameters else f"about {count(row_bytes // scalar)}"
+    parameters = sum(slot.length for slot in layout.slots)
     yield "task", f"{run.task}: {count(plan.samples)} training samples"
-    yield "model", f"{run.model}: {about} parameters"
+    yield "model", f"{run.model}: {count(parameters)} parameters"
     yield "workers", _workers(plan, processes)
     yield "method", plan.method.title
     epochs = "epoch" if run.epochs == 1 else "epochs"
@@ -63,7 +59,7 @@ def _rows(
     if beyond:
         yield "agreements", ", ".join(beyond)
     yield "rounds", _rounds(plan)
-    yield "traffic", _traffic(plan, row_bytes)
+    yield "traffic", _traffic(plan, sent(plan, layout))
     yield "learning rate", _learning_rate(plan)
     unread = idle(run)
     if unread:
@@ -145,24 +141,21 @@ def _legend(plan: Plan) -> str:
     return ". a local step; agree: " + ", ".join(names)
 
 
-def _traffic(plan: Plan, row_bytes: int) -> RenderableType:
+def _traffic(plan: Plan, levels: list[Sent]) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
-    counts = agreements(plan)
-    outermost = len(counts) - 1
-    each = f"{size(row_bytes)} each time"
-    for level, number in enumerate(counts):
-        fragments = plan.delay.fragments if level == outermost else 1
-        sent = number * row_bytes // fragments if plan.topology.sizes[level] > 1 else 0
-        if fragments > 1:
-            each += f", a {fragments}th of it where fragments agree in turns"
+    for level, (number, of_level) in enumerate(zip(agreements(plan), levels, strict=True)):
         grid.add_row(
-            level_name(level, len(counts)),
+            level_name(level, len(levels)),
             f"{plural(number, 'agreement')} ({percent(number / plan.steps)} of steps)",
-            f"{size(sent)} per worker",
+            f"{size(of_level.whole)} per worker",
         )
+    each = " or ".join(dict.fromkeys(size(of_level.once) for of_level in levels if of_level.once))
+    how = [f"{each or size(0)} each time"]
+    if plan.delay.fragments > 1:
+        how.append(f"one of {plan.delay.fragments} fragments in turns")
     if plan.run.compression != "none":
-        each += f"; before compression ({plan.run.compression})"
-    return Group(grid, Text(each, style="dim"))
+        how.append(f"compressed by {plan.run.compression}")
+    return Group(grid, Text(", ".join(how), style="dim"))
 
 
 def _learning_rate(plan: Plan) -> RenderableType:

@@ -21,12 +21,15 @@ from localsgd.run import Run
 from localsgd.show import gather
 from localsgd.show.blocks import thin
 from localsgd.show.gather import Group, Record, Spread
+from localsgd.show.narrow import Fitting
 from localsgd.show.words import beyond_averaging, level_name, local_steps
 from localsgd.topology import Topology
 from localsgd.units import count, duration, plural, size
 
 EVALUATIONS = 12
 """Evaluations of a run that are shown; of more, evenly spread ones."""
+DIVERGED = "weights or losses are no finite numbers any more"
+LOWER = "try a lower --lr or a longer --lr-warmup"
 Figure = Callable[[dict[str, Any]], float | None]
 Words = Callable[[float], str]
 
@@ -49,7 +52,7 @@ def comparison(folders: Sequence[Folder]) -> Table:
 
 def _table(**options: Any) -> Table:
     options = {"box": box.SIMPLE_HEAD, "show_edge": False, "pad_edge": False, **options}
-    return Table(padding=(0, 1, 0, 0), **options)
+    return Fitting(padding=(0, 1, 0, 0), **options)
 
 
 def _add_column(table: Table, name: str, right: bool) -> None:
@@ -228,10 +231,11 @@ def _machine(folder: Folder) -> Iterator[tuple[str, str]]:
 def _result(record: Record) -> Iterator[tuple[str, str]]:
     last, metric = record.last, record.metric
     local = last[metric.local]
-    best = f"best {metric.words(last[metric.best], 2)} at epoch {last['best_epoch']:.1f}"
+    epoch = "" if last["best_epoch"] is None else f" at epoch {last['best_epoch']:.1f}"
+    best = f"best {metric.words(last[metric.best], 2)}{epoch}"
     own = f"; local models {metric.words(local, 2)}" if local is not None else ""
-    if not math.isfinite(last["test_loss"]):
-        yield "diverged", "the loss is no number any more; try a lower --lr or a longer --lr-warmup"
+    if diverged(last):
+        yield "diverged", f"{DIVERGED}; {LOWER}"
     yield "result", f"test {metric.name} {metric.words(last[metric.key], 2)}; {best}{own}"
     yield (
         "time",
@@ -239,6 +243,11 @@ def _result(record: Record) -> Iterator[tuple[str, str]]:
         f"({count(last['samples'] / max(last['seconds'], 1e-9))} a second)"
         + "".join(f"; {what} {duration(spent)}" for what, spent in last.get("paused", {}).items()),
     )
+
+
+def diverged(summary: Mapping[str, Any]) -> bool:
+    """Whether a run has ended in numbers that are not finite; old ones tell by their loss."""
+    return summary.get("diverged", False) or not math.isfinite(summary["test_loss"])
 
 
 def _state(record: Record) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,8 @@
 """Classification of large images that stay in files: a folder of JPEGs for each class.
 
-Layout: ROOT/train/CLASS/*.JPEG and ROOT/val/CLASS/*.JPEG, the classes numbered by name.
+Layout: ROOT/train/CLASS/*.JPEG and ROOT/val/CLASS/*.JPEG, the classes numbered by name. What tools
+leave behind there is passed over: names that begin with a dot, as .ipynb_checkpoints and ._0.JPEG,
+or with @ or #, as @eaDir and #recycle, and __MACOSX, lost+found and the like.
 
 N: images · B: images of a batch · S: side of what a model sees, in pixels
 """
@@ -27,6 +29,10 @@ from localsgd.tasks.task import Task
 
 TRAIN, TEST = "train", "val"
 SUFFIXES = frozenset({".jpeg", ".jpg"})
+LITTER = frozenset(
+    {"__MACOSX", "__pycache__", "lost+found", "$RECYCLE.BIN", "System Volume Information"}
+)
+"""Folders of tools and file systems."""
 THREADS = 16
 """At most so many images are decoded at once."""
 
@@ -73,7 +79,7 @@ def find_files(folder: Path, classes: tuple[str, ...]) -> Files:
     labels: list[int] = []
     for label, name in enumerate(classes):
         with os.scandir(folder / name) as entries:
-            names = sorted(e.name for e in entries if Path(e.name).suffix.lower() in SUFFIXES)
+            names = sorted(entry.name for entry in entries if _is_image(entry))
         if not names:
             raise UserError(f"{folder / name} holds no JPEGs; fill it or remove it")
         paths += [folder / name / file for file in names]
@@ -89,10 +95,30 @@ def class_names(folder: Path) -> tuple[str, ...]:
             f"{TEST}/CLASS/*.JPEG"
         )
     with os.scandir(folder) as entries:
-        found = tuple(sorted(entry.name for entry in entries if entry.is_dir()))
+        found = tuple(sorted(entry.name for entry in entries if _is_class(entry)))
     if not found:
         raise UserError(f"{folder} holds no folders; sort its images into one for each class")
     return found
+
+
+def _is_class(entry: os.DirEntry[str]) -> bool:
+    return not _is_litter(entry.name) and _or_refused(entry, entry.is_dir)
+
+
+def _is_image(entry: os.DirEntry[str]) -> bool:
+    wanted = Path(entry.name).suffix.lower() in SUFFIXES and not _is_litter(entry.name)
+    return wanted and _or_refused(entry, entry.is_file)
+
+
+def _is_litter(name: str) -> bool:
+    return name.startswith((".", "@", "#")) or name in LITTER
+
+
+def _or_refused(entry: os.DirEntry[str], ask: Callable[[], bool]) -> bool:
+    try:
+        return ask()
+    except OSError as error:  # as of a link to itself
+        raise UserError(f"{entry.path}: {error.strerror}; remove it or put it right") from None
 
 
 @final

@@ -86,11 +86,26 @@ def check_keys(
     rules: Mapping[str, Rule], make: Callable[[list[dict[str, Any]]], Optimizer]
 ) -> None:
     """Refuses keys that the state of such an optimizer will not have, by a step of one scalar."""
+    _refuse(rules, _keys(make))
+
+
+def averaged_rules(
+    rules: Mapping[str, Rule], make: Callable[[list[dict[str, Any]]], Optimizer]
+) -> list[Rule]:
+    """The rules that average, one for each key of such an optimizer's state that is of a row's
+    length.
+    """
+    keys = _keys(make) - {"step"}
+    found = [rules.get(key, rules.get("all")) for key in sorted(keys)]
+    return [rule for rule in found if rule is not None and rule.action == "average"]
+
+
+def _keys(make: Callable[[list[dict[str, Any]]], Optimizer]) -> set[str]:
     scalar = torch.nn.Parameter(torch.ones(1))
     scalar.grad = torch.ones(1)
     optimizer = make([{"params": [scalar], "weight_decay": 0.0}])
     optimizer.step()
-    _refuse(rules, set(optimizer.state[scalar]))
+    return set(optimizer.state[scalar])
 
 
 def _refuse(rules: Mapping[str, Rule], keys: Collection[str]) -> None:

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from localsgd.errors import UserError
+from localsgd.files import read_text
 from localsgd.names import unknown
+from localsgd.units import whole_number
 from localsgd.workers.order import generator_for
 
+LINE_BYTES = 64
+"""A line of a column's file may have so many, in the mean."""
 KINDS = ("reshuffled", "fixed", "by-label", "dirichlet", "column")
 
 
@@ -95,14 +100,16 @@ def _dirichlet(
 
 def _column(path: str, samples: int, workers: int) -> tuple[Tensor, ...]:
     try:
-        with open(path, encoding="utf-8") as file:
-            owners = torch.tensor([int(line) for line in file if line.strip()])
+        text = read_text(Path(path), most=LINE_BYTES * (samples + 1))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; give a file with a worker a line") from None
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if len(lines) != samples:
+        raise UserError(f"{path} has {len(lines)} lines for {samples} training samples")
+    try:
+        owners = torch.tensor([whole_number(line) for line in lines])
     except ValueError as error:
         raise UserError(f"{path}: {error}; every line must be the number of a worker") from None
-    if len(owners) != samples:
-        raise UserError(f"{path} has {len(owners)} lines for {samples} training samples")
     if not 0 <= int(owners.min()) <= int(owners.max()) < workers:
         raise UserError(
             f"{path} names workers {int(owners.min())} to {int(owners.max())}, but there are 0 to "

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import math
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,11 +23,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localsgd.errors import UserError
+from localsgd.files import check_regular
 from localsgd.tasks.logistic.rows import Rows
 from localsgd.tasks.places import advice, places
+from localsgd.units import decimal_number, whole_number
 
 _OPENERS = {b"BZh": bz2.open, b"\x1f\x8b": gzip.open}
 _PAIR = 'a pair "index:value" such as 3:0.5'
+_MOST = 2**31 - 1
+"""The largest index; LIBSVM's own has 32 bits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,9 +83,9 @@ def read(path: Path, *, features: int | None = None) -> Examples:
         before = len(indices)
         for pair in pairs:
             index, colon, value = pair.partition(":")
-            if not colon or not index.isdecimal():
+            if not colon:
                 raise UserError(f"{where}: expected {_PAIR}, got {pair[:40]!r}")
-            indices.append(int(index))
+            indices.append(_index(index, where, pair))
             values.append(_number(value, where, _PAIR, pair))
         _check_order(indices[before:], where, features)
         starts.append(len(indices))
@@ -96,6 +99,7 @@ def read(path: Path, *, features: int | None = None) -> Examples:
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Lines that hold an example, numbered from 1."""
+    check_regular(path)
     try:
         with path.open("rb") as file:
             opener = next(
@@ -123,12 +127,19 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _number(text: str, where: str, expected: str, shown: str | None = None) -> float:
     try:
-        value = float(text)
+        return decimal_number(text)
     except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise UserError(f"{where}: expected {expected}, got {(shown or text)[:40]!r}")
-    return value
+        raise UserError(f"{where}: expected {expected}, got {(shown or text)[:40]!r}") from None
+
+
+def _index(text: str, where: str, pair: str) -> int:
+    try:
+        index = whole_number(text) if text.isdecimal() else _MOST + 1
+    except ValueError:
+        index = _MOST + 1
+    if index > _MOST:
+        raise UserError(f"{where}: expected {_PAIR}, got {pair[:40]!r}")
+    return index
 
 
 def _check_order(indices: list[int], where: str, features: int | None) -> None:

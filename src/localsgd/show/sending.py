@@ -1,0 +1,106 @@
+"""What a run will send, as its ledger will count it, found by reducing zeros that go nowhere.
+
+Shapes: g groups · m members hosted here · M members · c scalars or bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+
+import torch
+from torch import Tensor
+
+from localsgd.choices import OPTIMIZERS, mean_of, reducer_of
+from localsgd.collective import Ledger, Pending
+from localsgd.delayed import NO_DELAY
+from localsgd.plan import Plan
+from localsgd.show.forecast import Counts, counts
+from localsgd.signals import Signal, seen_by
+from localsgd.topology import Place, Placement, Topology, build_levels
+from localsgd.workers.inner_state import averaged_rules, rules_of
+from localsgd.workers.layout import Layout
+
+
+@dataclass(frozen=True)
+class Nowhere:
+    """A `Collective` of one hosted member, whose M - 1 others have sent zeros."""
+
+    members: int
+
+    def sum(self, x: Tensor) -> Pending[Tensor]:
+        return Pending.done(x[:, 0])
+
+    def gather(self, x: Tensor) -> Pending[Tensor]:
+        return Pending.done(x.new_zeros((x.shape[0], self.members, *x.shape[2:])))
+
+    def exchange(self, x: Tensor) -> Pending[Tensor]:
+        return Pending.done(torch.zeros_like(x))
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Bytes of one member of a level.
+
+    Args:
+        once: at one of its later agreements, in the mean.
+        whole: in the whole run.
+    """
+
+    once: float
+    whole: float
+
+
+def sent(plan: Plan, layout: Layout) -> list[Sent]:
+    """For each level of a completed run, innermost first, whose rows are laid out so."""
+    run, found = plan.run, counts(plan)
+    levels = [_of_level(plan, layout, level, found) for level in range(plan.topology.levels)]
+    extra = found.whole * _signal_bytes(plan)
+    if plan.topology.workers > 1:
+        inner = OPTIMIZERS[run.optimizer or "sgd"](run)
+        averaged = averaged_rules(rules_of(run.inner_state or ""), inner)
+        on_models = found.whole - (found.on_gradients if plan.averages_gradients else 0)
+        extra += sum(_bytes(layout) * (on_models // rule.period) for rule in averaged)
+    return [*levels[:-1], Sent(levels[-1].once, levels[-1].whole + extra)]
+
+
+def _of_level(plan: Plan, layout: Layout, index: int, found: Counts) -> Sent:
+    """By the level itself, at agreements enough to tell the first ones from the later ones."""
+    outermost = index == plan.topology.levels - 1
+    turns = plan.delay.fragments if outermost else 1
+    ledger = Ledger.of(1)
+    one = plan.topology.sizes[index]
+    if plan.topology.unequal and index == 0:
+        one = plan.topology.unequal[0]
+    placement = Placement(Topology((one,)), 0, 1, (Place(1, 1, Nowhere(one)),), Nowhere(one))
+    reducer = reducer_of(plan.run, layout) if outermost else mean_of(plan.run)
+    [level] = build_levels(
+        placement,
+        layout.rows(1, "cpu"),
+        reducers=[reducer],
+        ledger=ledger,
+        delay=plan.delay if outermost else NO_DELAY,
+    )
+
+    def bytes_of(action: Callable[[], None]) -> int:
+        before = ledger.bytes
+        action()
+        return ledger.bytes - before
+
+    times = found.by_level[index]
+    first = [bytes_of(level.agree) for _ in range(turns)]
+    later = [bytes_of(level.agree) for _ in range(turns)]
+    settled = bytes_of(level.settle) if found.settled[index] else 0
+    cycles, rest = divmod(max(0, times - turns), turns)
+    whole = sum(first[:times]) + cycles * sum(later) + sum(later[:rest]) + settled
+    return Sent(sum(later) / turns, whole)
+
+
+def _bytes(layout: Layout) -> int:
+    return layout.length * layout.dtype.itemsize
+
+
+def _signal_bytes(plan: Plan) -> int:
+    """What a worker tells at an agreement of all, where a schedule looks at more than the step."""
+    sees = {what for schedule in plan.schedules for what in seen_by(schedule)} - {"learning_rate"}
+    return 8 * len(astuple(Signal())) if sees and plan.topology.workers > 1 else 0
