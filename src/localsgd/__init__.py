@@ -7,7 +7,7 @@ Local SGD, post-local SGD and hierarchical local SGD (Lin et al. 2020), and what
 '..1..2..1..2'
 """
 
-from localsgd import outer
+from localsgd import outer, reduce
 from localsgd.adaptive import adacomm, cyclic, decreasing, plateau, qsr, waiting_share
 from localsgd.collective import Ledger
 from localsgd.delayed import Delay
@@ -54,6 +54,7 @@ __all__ = [
     "plateau",
     "post_local",
     "qsr",
+    "reduce",
     "rounds",
     "share",
     "waiting_share",

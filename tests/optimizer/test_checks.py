@@ -12,8 +12,9 @@ from torch import nn
 
 import localsgd
 from localsgd import LocalSGD, UserError
-from localsgd.optimizer.checks import described, digest_of_tensors
+from localsgd.optimizer.checks import described
 from localsgd.reduce import CompressedMean, Sign
+from localsgd.workers.parts import digest_of_tensors
 from tests.distributed.harness import run
 from tests.optimizer.reference import loss_of, nesterov, net, values
 

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from localsgd.collective import Collective, ProcessGroup
 from localsgd.errors import UserError
-
-DIGEST_BYTES = 16
+from localsgd.workers.parts import DIGEST_BYTES, bytes_of, once
 
 
 def described(value: object) -> str:
@@ -28,20 +27,6 @@ def described(value: object) -> str:
 
 def digest_of_text(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
-
-
-def digest_of_tensors(named: Iterable[tuple[str, Tensor]]) -> bytes:
-    """Names and bits."""
-    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    for name, tensor in named:
-        digest.update(name.encode())
-        digest.update(bytes_of(tensor).cpu().numpy().tobytes())
-    return digest.digest()
-
-
-def bytes_of(tensor: Tensor) -> Tensor:
-    """A contiguous copy (or the memory itself) as bytes."""
-    return tensor.detach().contiguous().view(-1).view(torch.uint8)
 
 
 def check_equal(
@@ -85,12 +70,13 @@ def _listed(ranks: list[int]) -> str:
 
 
 def broadcast(tensors: Iterable[Tensor], world: ProcessGroup) -> None:
-    """The values of rank 0, in place."""
+    """The values of rank 0, in place; of plain tensors alone."""
     with torch.no_grad():
         for tensor in tensors:
             if tensor.numel():
-                told = world.broadcast(bytes_of(tensor).clone()).wait()
-                tensor.copy_(told.view(tensor.dtype).view(tensor.shape))
+                own = once(tensor)
+                told = world.broadcast(bytes_of(own).clone()).wait()
+                own.copy_(told.view(own.dtype).view(own.shape))
 
 
 class SameBatch:

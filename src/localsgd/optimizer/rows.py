@@ -172,5 +172,10 @@ def _check_kind(name: str, parameter: nn.Parameter) -> None:
             f"{name} is {parameter.dtype}; only floating parameters can be averaged (a complex one "
             "as a floating one with a last axis of 2)"
         )
+    if parameter.element_size() < 2:
+        raise UserError(
+            f"{name} is {parameter.dtype}, which can't be summed; train it in bfloat16 or wider, and "
+            "convert a copy"
+        )
     if parameter.layout != torch.strided:
         raise UserError(f"{name} has the layout {parameter.layout}; only dense tensors can agree")
