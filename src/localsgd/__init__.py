@@ -12,7 +12,7 @@ from localsgd.adaptive import adacomm, cyclic, decreasing, plateau, qsr, waiting
 from localsgd.collective import Ledger
 from localsgd.delayed import Delay
 from localsgd.errors import PeerLost, UserError
-from localsgd.optimizer import LocalSGD
+from localsgd.optimizer import LocalSGD, compact
 from localsgd.reduce import ExactMean, OrderedMean
 from localsgd.schedule import (
     Position,
@@ -44,6 +44,7 @@ __all__ = [
     "UserError",
     "__version__",
     "adacomm",
+    "compact",
     "cyclic",
     "decreasing",
     "epochs",

@@ -10,7 +10,7 @@ import hashlib
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -41,7 +41,12 @@ def check_equal(
     """
     mine = torch.frombuffer(bytearray(b"".join(digests.values())), dtype=torch.uint8)
     gathered = world.gather(mine.to(device)[None, None]).wait()[0].cpu()  # [K, bytes]
-    for index, what in enumerate(digests):
+    refuse_differences(gathered, list(digests), remedy)
+
+
+def refuse_differences(gathered: Tensor, names: Sequence[str], remedy: str) -> None:
+    """Raises where digests `gathered [K, bytes]` differ: one for each of the named things."""
+    for index, what in enumerate(names):
         column = gathered[:, index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]
         found = [bytes(row.tolist()) for row in column]
         usual, _ = Counter(found).most_common(1)[0]
@@ -96,17 +101,34 @@ class SameBatch:
             sums = torch.stack([values.sum(), values.abs().sum(), values.square().sum()])
             self._sums += sums.cpu()
 
-    def warn(self, world: Collective, device: torch.device, first: bool) -> None:
-        """Compares; `first` says whether this process is the one to warn."""
+    def warn(
+        self,
+        world: Collective,
+        device: torch.device,
+        first: bool,
+        averaged_by: Callable[[], str | None],
+    ) -> None:
+        """Compares.
+
+        Args:
+            first: whether this process is the one to warn.
+            averaged_by: asked where gradients are equal; says who averages them, where that is
+                known, and what to do.
+
+        Raises:
+            UserError: where it is known.
+        """
         sums = world.gather(self._sums.to(device)[None, None]).wait()[0]  # [K, 3]
         spread = (sums - sums[:1]).abs()
         equal = bool((spread <= 1e-6 * sums[:1, 1:2].abs().maximum(sums[:1].abs())).all())
-        if first and equal and bool(sums[0, 1] > 0):
+        if not equal or not bool(sums[0, 1] > 0):
+            return
+        if text := averaged_by():
+            raise UserError(text)
+        if first:
             warnings.warn(
                 f"all {world.members} workers have the same gradients at the first step: they "
                 "probably see the same batches (give each rank its own part of the data, for "
-                "example with torch.utils.data.DistributedSampler), or the model was wrapped in "
-                "DistributedDataParallel after LocalSGD was made (wrap it before, and give "
-                "LocalSGD the wrapped model)",
+                "example with torch.utils.data.DistributedSampler)",
                 stacklevel=2,
             )

@@ -158,8 +158,8 @@ def _of_mesh(mesh: DeviceMesh) -> Topology:
 def _schedules(local_steps: LocalSteps, topology: Topology) -> tuple[Schedule, ...]:
     if isinstance(local_steps, str):
         raise UserError(
-            f"local_steps={local_steps!r} is text; give a number, a schedule or a list of them, such "
-            "as local_steps=4 or local_steps=[4, 8]"
+            f"local_steps={local_steps!r} is text; give a number, a schedule or a list of them, "
+            "such as local_steps=4 or local_steps=[4, 8]"
         )
     several = isinstance(local_steps, Sequence)
     given = local_steps if isinstance(local_steps, Sequence) else [local_steps]
