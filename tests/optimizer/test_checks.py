@@ -49,8 +49,8 @@ def texts(mistakes: list[str]) -> list[str]:
         if mistake == "learning rate as a tensor":
             inner.param_groups[0]["lr"] = torch.tensor(1.00001e-3 if wrong else 1e-3)
         if mistake == "betas as tensors":
-            betas = (0.9, torch.tensor(0.99900001 if wrong else 0.999, dtype=torch.float64))
-            inner = torch.optim.Adam(model.parameters(), betas=betas)
+            beta = torch.tensor(0.99900001 if wrong else 0.999, dtype=torch.float64)
+            inner.param_groups[0]["betas"] = (0.9, beta)
         with pytest.raises(UserError) as caught:
             LocalSGD(inner, model, **keywords)
         found.append(str(caught.value))
@@ -144,7 +144,7 @@ def unused_ddp() -> int:
     model = net()
     ddp = nn.parallel.DistributedDataParallel(model)
     loss_of(ddp, dist.get_rank(), 0).backward()
-    optimizer = LocalSGD(nesterov(ddp.module), ddp.module, local_steps=2)
+    optimizer = LocalSGD(nesterov(ddp.module), ddp.module, local_steps=2, start="broadcast")
     for step in range(2):
         optimizer.zero_grad()
         loss_of(ddp.module, dist.get_rank(), step).backward()

@@ -167,8 +167,8 @@ def learning_rate_of(inner: Optimizer, needed: bool) -> float:
         return float(rate)
     if needed:
         raise UserError(
-            "the inner optimizer's learning rate is None, and a schedule or an outer optimizer goes "
-            "by it; give the inner optimizer a rate, or LocalSGD others that don't look at it, such "
-            "as post_local(H, after=...) and outer.sgd(...)"
+            "the inner optimizer's learning rate is None, and a schedule or an outer optimizer "
+            "goes by it; give the inner optimizer a rate, or LocalSGD others that don't look at "
+            "it, such as post_local(H, after=...) and outer.sgd(...)"
         )
     return 0.0

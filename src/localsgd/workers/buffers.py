@@ -28,7 +28,7 @@ from localsgd.errors import UserError
 from localsgd.reduce import OrderedMean
 from localsgd.workers.derived import derived_buffers
 from localsgd.workers.layout import Layout
-from localsgd.workers.parts import bytes_of, digest_of_tensors, is_plain, once
+from localsgd.workers.parts import bytes_of, digest_of_tensors, is_plain, put
 
 Named = dict[str, Tensor]
 
@@ -79,7 +79,7 @@ def put_buffers(model: nn.Module, values: Named) -> None:
     """Copies `values` into the model's buffers by name; others are left."""
     for name, buffer in model.named_buffers():
         if name in values:
-            once(buffer).copy_(once(values[name].expand(buffer.shape)))
+            put(buffer, values[name])
 
 
 class KeptBuffers:
@@ -101,7 +101,7 @@ class KeptBuffers:
             home[name] = buffer
         for buffer, value in self._values:
             if buffer.shape == value.shape:
-                once(buffer).copy_(once(value.expand(buffer.shape)))
+                put(buffer, value)
             else:
                 buffer.data = value
 

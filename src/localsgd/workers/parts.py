@@ -38,6 +38,12 @@ def once(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def put(tensor: Tensor, value: Tensor) -> None:
+    """tensor <- value of the same shape, where the tensor may be expanded."""
+    places = once(tensor)
+    places.copy_(value[tuple(slice(size) for size in places.shape)])
+
+
 def bytes_of(tensor: Tensor) -> Tensor:
     """The values of a plain tensor in order, as bytes: its own memory where that is in order."""
     values = tensor.detach().resolve_conj().resolve_neg().contiguous()
