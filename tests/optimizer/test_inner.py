@@ -105,6 +105,13 @@ def left_on_inner() -> tuple[list[str], str]:
         loss_of(model, dist.get_rank(), step).backward()
         warned(texts, again.step)
     again.finish()
+    model.load_state_dict(net().state_dict())
+    other = torch.optim.SGD(model.parameters(), lr=0.1)
+    replaced = LocalSGD(other, model, local_steps=2, start="broadcast")
+    current = LocalSGD(other, model, local_steps=2)
+    loss_of(model, dist.get_rank(), 0).backward()
+    warned(texts, current.step)
+    assert replaced.steps == 0
     return texts, refused
 
 
