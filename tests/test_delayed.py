@@ -239,6 +239,11 @@ def test_four_processes_end_with_one_model_and_show_their_mean_meanwhile() -> No
     ("make", "message"),
     [
         (partial(Delay, 0), "cut into 0 fragments"),
+        (partial(Delay, "4"), "fragments='4'. is no whole number; give one, such as fragments=4"),
+        (partial(Delay, 1.5), "fragments=1.5. is no whole number"),
+        (partial(Delay, True), "fragments=True. is no whole number"),
+        (partial(Delay, 2, 1.0), "agreements=1.0. is no whole number"),
+        (partial(Delay, 1, 1, "1"), "correction='1'. is no number"),
         (partial(Delay, 2, 3), "delay of 3 agreements with 2 fragments"),
         (partial(Delay, 1, 1, 0.0), "correction of 0.0"),
         (

@@ -21,6 +21,7 @@ from localsgd.collective import Collective
 from localsgd.reduce import OrderedMean
 from localsgd.tasks.task import as_read
 from localsgd.workers.buffers import mean_buffers
+from localsgd.workers.derived import renew
 from localsgd.workers.order import generator_for
 
 CHUNK = 1 << 20
@@ -56,6 +57,8 @@ def agreed_model(assembly: Assembly) -> nn.Module:
             buffer.copy_(found[name])
     if policy == "own":
         _take_firsts(agreed.values(), assembly)
+    if world.members > 1:
+        renew(model)
     if policy == "recalibrated":
         recalibrate(model, assembly)
     return model.eval()

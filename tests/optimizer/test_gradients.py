@@ -151,6 +151,40 @@ def test_averaged_gradients_can_be_clipped() -> None:
         torch.testing.assert_close(weight, expected, rtol=1e-5, atol=1e-12)
 
 
+def added_to() -> list[Tensor]:
+    """Backward passes after average_gradients(): of one tensor, of all, after a clip."""
+    found = []
+    for late in range(3):
+        model = net()
+        optimizer = LocalSGD(nesterov(model), model, local_steps=1)
+        for step in range(2):
+            optimizer.zero_grad()
+            loss_of(model, dist.get_rank(), step).backward()
+            optimizer.average_gradients()
+            if late == 2:
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            part = model[3] if late == 1 else model
+            sum(p.square().sum() * (1 + dist.get_rank()) for p in part.parameters()).backward()
+            optimizer.step()
+        found.append(nn.utils.parameters_to_vector(model.parameters()).detach())
+    return found
+
+
+def test_what_a_backward_pass_adds_to_averaged_gradients_is_averaged() -> None:
+    first, second = run(2, added_to)
+    for one, other in zip(first, second, strict=True):
+        assert torch.equal(one, other)
+    model = net()
+    inner = nesterov(model)
+    for step in range(2):  # The first case by hand: the mean of all gradients at each step.
+        inner.zero_grad()
+        sum(loss_of(model, rank, step) / 2 for rank in range(2)).backward()
+        sum(p.square().sum() * 1.5 for p in model.parameters()).backward()
+        inner.step()
+    expected = nn.utils.parameters_to_vector(model.parameters()).detach()
+    torch.testing.assert_close(first[0], expected, rtol=1e-12, atol=1e-12)
+
+
 def lbfgs(processes: int) -> tuple[dict[str, Tensor], float]:
     """All samples on one process, or a part on each; the loss is a mean over samples."""
     model = net()[3]

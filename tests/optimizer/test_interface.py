@@ -219,6 +219,28 @@ def test_groups_added_later() -> None:
         optimizer.step()
 
 
+def test_a_group_of_named_tensors_that_don_t_train() -> None:
+    model = net()
+    inner = torch.optim.SGD(model.named_parameters(), lr=0.1)
+    optimizer = LocalSGD(inner, model, local_steps=2)
+    frozen = nn.Parameter(torch.zeros(2), requires_grad=False)
+    optimizer.add_param_group({"params": [("frozen", frozen)]})
+    assert optimizer.param_groups[1]["params"][0] is frozen
+    with pytest.raises(UserError, match="fixed when it is made"):
+        optimizer.add_param_group({"params": nn.Linear(1, 1).named_parameters()})
+
+
+def test_its_text_says_when_and_with_whom() -> None:
+    model = net()
+    optimizer = LocalSGD(nesterov(model), model, local_steps=[2, 8], topology="1x1")
+    optimizer.step()
+    text = repr(optimizer)
+    assert text.startswith("LocalSGD (H = [2, 8], topology 1x1, 1 steps) of SGD (")
+    assert "lr: 0.1" in text
+    plain = LocalSGD(nesterov(model), model, local_steps=4)
+    assert repr(plain).startswith("LocalSGD (H = 4, topology 1, 0 steps)")
+
+
 def test_no_step_inside_the_agreed_model() -> None:
     model = net()
     optimizer = LocalSGD(nesterov(model), model, local_steps=2)
