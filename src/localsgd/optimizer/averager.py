@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ class Averager:
         ledger: counts what crosses, beside the models.
         ddp: the user's model, where it is in `DistributedDataParallel`.
         watched: whether the first gradients are compared among all workers.
+        named: a context in which the loss of a rank becomes `PeerLost`.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Averager:
         ledger: Ledger,
         ddp: DistributedDataParallel | None,
         watched: bool,
+        named: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._placement = placement
         self._settings = settings
@@ -62,6 +65,8 @@ class Averager:
                 synchronised = {id(p) for row in rows for p in row.parameters}
                 padding = multiple if placement.topology.levels > 1 else 1
                 self._overlap = overlap_of(ddp, synchronised, padding)
+                if self._overlap is not None:
+                    self._overlap.named = named
 
     def set_shared(self, shared: int) -> None:
         """From now on the gradients of the `shared` innermost levels are averaged."""

@@ -8,7 +8,9 @@ DDP's synchronisation is off, and nothing crosses at all.
 
 # No `from __future__ import annotations`: DDP compares the hook's annotations with types.
 
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -35,20 +37,28 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, DistributedDataParallel | No
             return model, ddp
 
 
+Running: TypeAlias = tuple[Future[Tensor], Tensor, Tensor, list[Agreeing]]
+"""A bucket on its way: what will hold its mean, itself, with padding, and its levels."""
+
+
 class Overlap:
     """Averages DDP's buckets: the innermost level as each is ready, the others after the last.
 
     Args:
         multiple: buckets are padded to a multiple of this many scalars.
+
+    Attributes:
+        named: a context in which the loss of a rank becomes `PeerLost`.
     """
 
     def __init__(self, multiple: int = 1) -> None:
         self.multiple = multiple
         self.make_levels: MakeLevels | None = None
         self.watch: SameBatch | None = None
+        self.named: Callable[[], AbstractContextManager[None]] = nullcontext
         self.averaged = False
         self.registered = False
-        self._running: list[tuple[Future[Tensor], Tensor, Tensor, list[Agreeing]]] = []
+        self._running: list[Running] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Overlap, ()  # A copied or loaded DDP has a reducer of its own, without the hook.
@@ -74,6 +84,10 @@ class Overlap:
 
     def _finish(self) -> None:
         running, self._running = self._running, []
+        with self.named():
+            self._finish_all(running)
+
+    def _finish_all(self, running: list[Running]) -> None:
         for future, bucket, padded, levels in running:
             if isinstance(levels[0], Level):
                 levels[0].finish_agree()
@@ -88,7 +102,7 @@ class Overlap:
 
 def average_bucket(overlap: Overlap, bucket: dist.GradBucket) -> Future[Tensor]:
     """The communication hook of DDP."""
-    with torch.no_grad():
+    with torch.no_grad(), overlap.named():
         return overlap.start(bucket.buffer())
 
 

@@ -18,12 +18,12 @@ from torch.optim import Optimizer
 
 from localsgd.collective import Ledger
 from localsgd.collective.metered import Entry, Metered
+from localsgd.collective.presence import Event, Presence
 from localsgd.delayed import NO_DELAY, Delay
 from localsgd.errors import UserError
 from localsgd.optimizer import amp
 from localsgd.optimizer.averaged import average_buffers, averaged
 from localsgd.optimizer.averager import Averager
-from localsgd.optimizer.checks import check_same_steps
 from localsgd.optimizer.ddp import unwrapped
 from localsgd.optimizer.left_out import LeftOut
 from localsgd.optimizer.lost import others_named_lost
@@ -31,6 +31,7 @@ from localsgd.optimizer.models import Models
 from localsgd.optimizer.rows import Row, rows_of
 from localsgd.optimizer.settings import AgreeOn, LocalSteps, Settings, patience, settings_of
 from localsgd.optimizer.start import Start, check_configuration, check_or_share_start
+from localsgd.optimizer.together import Together
 from localsgd.optimizer.wrapping import Wrapping
 from localsgd.outer import Outer
 from localsgd.reduce import Reducer
@@ -110,10 +111,14 @@ class LocalSGD(Wrapping):
             processes, local_steps, topology, agree_on, reducers, outers, delay, inner_state
         )
         rows = self._adopt(inner, model, processes)
-        check_configuration({**settings.described(), "start": start}, inner, rows)
-        placement = place(settings.topology, limit)
-        check_or_share_start(start, unwrapped(model)[0], rows, placement)
-        self._set_up(settings, placement, rows, watched=True)
+        presence = Presence.of_processes(limit)
+        with others_named_lost(presence):
+            if presence is not None:
+                presence.open(Event("LocalSGD()", 0, by_hand=True))
+            check_configuration({**settings.described(), "start": start}, inner, rows)
+            placement = place(settings.topology, limit, presence)
+            check_or_share_start(start, unwrapped(model)[0], rows, placement)
+        self._set_up(settings, placement, presence, rows, watched=True)
         self._open()
 
     def _adopt(self, inner: Optimizer, model: nn.Module, processes: int) -> tuple[Row, ...]:
@@ -129,7 +134,12 @@ class LocalSGD(Wrapping):
         return rows_of(unwrapped(model)[0], inner, row_multiple(processes))
 
     def _set_up(
-        self, settings: Settings, placement: Placement, rows: tuple[Row, ...], watched: bool
+        self,
+        settings: Settings,
+        placement: Placement,
+        presence: Presence | None,
+        rows: tuple[Row, ...],
+        watched: bool,
     ) -> None:
         self.ledger = Ledger.of(settings.levels)
         self.steps = 0
@@ -138,8 +148,11 @@ class LocalSGD(Wrapping):
         self._rows = rows
         self._left_out = LeftOut(self.inner)
         self._module, ddp = unwrapped(self.model)
+        self._together = Together(presence, self._module, rows)
         self._models = Models(rows, placement, settings, self.ledger)
-        self._gradients = Averager(rows, placement, settings, self.ledger, ddp, watched)
+        self._gradients = Averager(
+            rows, placement, settings, self.ledger, ddp, watched, self._together.named
+        )
         self._signals = Signals(settings.schedules, placement.world, rows[0].values.device)
         self._inner_states = InnerStates(
             [self.inner], settings.inner_state, Metered(placement.world, self.ledger.levels[-1])
@@ -150,6 +163,9 @@ class LocalSGD(Wrapping):
         self._shows_average = False
         self._told = Told(1, rows[0].values.device)
         self._silent = False  # at the last agreement, about losses
+        self._loaded = False
+        self._compared = False  # with the other ranks, before the next step
+        self._together.passes(1)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds tensors that don't train; the synchronised ones are fixed at the start."""
@@ -182,12 +198,12 @@ class LocalSGD(Wrapping):
             PeerLost: another rank has ended, or not answered within `timeout`.
         """
         self._check_own("step", "would train the average")
-        with others_named_lost(self.steps):
+        with self._together.named():
             return self._step(closure)
 
     def _step(self, closure: Callable[[], Any] | None) -> Any:
-        if self.steps == 0:
-            self._models.follow()  # Weights may have been loaded since this was made.
+        if not self._compared:
+            self._begin()
         self._begin_rounds()
         if closure is not None:
             loss = self.inner.step(lambda: self._evaluate(closure))
@@ -200,7 +216,15 @@ class LocalSGD(Wrapping):
         self._position.left[0] -= 1
         if self._position.left[0] == 0:
             self._agree()
+        self._together.passes(self.steps + 1)
         return loss
+
+    def _begin(self) -> None:
+        """Before the first step here: do all ranks go on from the same place?"""
+        self._together.check_start(self.steps, repr(self._position), loaded=self._loaded)
+        self._compared = True
+        if self.steps == 0:
+            self._models.follow()  # Weights may have been loaded since this was made.
 
     def average_gradients(self) -> None:
         """Averages gradients now where `step()` would do so first, and only once.
@@ -209,7 +233,7 @@ class LocalSGD(Wrapping):
         the end of the backward pass): call this, clip, then step. In a local phase nothing happens.
         Without a step, `zero_grad()` of this optimizer (not the model's) begins anew.
         """
-        with others_named_lost(self.steps):
+        with self._together.named():
             self._gradients.average_early()
 
     def _evaluate(self, closure: Callable[[], Any]) -> Any:
@@ -262,6 +286,7 @@ class LocalSGD(Wrapping):
 
     def _agree(self) -> None:
         depth, shared = self._position.depth, self._gradients.shared
+        self._together.syncs(self.steps, depth if self._settings.levels > 1 else None)
         self._left_out.check()
         if shared < depth:
             self._models.agree(depth, first=shared, meanwhile=partial(self._move_on, depth))
@@ -309,13 +334,16 @@ class LocalSGD(Wrapping):
         self._check_own("finish", "would be undone at its end")
         if self._finished_at == self.steps:
             return
-        with others_named_lost(self.steps):
+        with self._together.named():
             self._finish()
+            self._together.passes(self.steps + 1)
 
     def _finish(self) -> None:
-        check_same_steps(self.steps, self._placement.world, self._rows[0].values.device)
         due = self._innermost_due()
-        if due is None and self._models.unsettled:
+        equal = due is None and not self._models.unsettled
+        if self._together.differ("finish()", self.steps, equal):
+            due = 0
+        elif due is None and self._models.unsettled:
             due = self._settings.levels
         if due is not None:
             self._left_out.check()
@@ -339,12 +367,14 @@ class LocalSGD(Wrapping):
             return
         for row in self._rows:
             row.check_in_place()
-        differ = self._innermost_due() is not None or self._models.unsettled
+        equal = self._innermost_due() is None and not self._models.unsettled
         with ExitStack() as held:
-            with others_named_lost(self.steps):
+            with self._together.named():
+                differ = self._together.differ("agreed_model()", self.steps, equal) or not equal
                 held.enter_context(
                     averaged(self._module, self._rows, self._placement.world, differ)
                 )
+                self._together.passes(self.steps + 1)
             self._shows_average = True
             try:
                 yield self.model
@@ -403,6 +433,8 @@ class LocalSGD(Wrapping):
             vars(entry).update(vars(Entry(**saved)))
         self._gradients.watch = None if self.steps else self._gradients.watch
         self._gradients.set_shared(self._position.shared)
+        self._compared, self._loaded = False, True
+        self._together.passes(self.steps + 1)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LocalSGD:
         """Rows of its own: deep-copy model and optimizer together, `deepcopy((model, self))`."""
@@ -410,7 +442,8 @@ class LocalSGD(Wrapping):
         memo[id(self)] = new
         model = copy.deepcopy(self.model, memo)
         rows = new._adopt(copy.deepcopy(self.inner, memo), model, self._placement.world.members)
-        new._set_up(self._settings, self._placement, rows, watched=not self.steps)
+        presence = self._together.presence
+        new._set_up(self._settings, self._placement, presence, rows, watched=not self.steps)
         new._load_own(self._own_state())
         return new
 
