@@ -7,12 +7,12 @@ Local SGD, post-local SGD and hierarchical local SGD (Lin et al. 2020), and what
 '..1..2..1..2'
 """
 
-from localsgd import outer
+from localsgd import outer, reduce
 from localsgd.adaptive import adacomm, cyclic, decreasing, plateau, qsr, waiting_share
 from localsgd.collective import Ledger
 from localsgd.delayed import Delay
 from localsgd.errors import PeerLost, UserError
-from localsgd.optimizer import LocalSGD
+from localsgd.optimizer import LocalSGD, compact
 from localsgd.reduce import ExactMean, OrderedMean
 from localsgd.schedule import (
     Position,
@@ -44,6 +44,7 @@ __all__ = [
     "UserError",
     "__version__",
     "adacomm",
+    "compact",
     "cyclic",
     "decreasing",
     "epochs",
@@ -54,6 +55,7 @@ __all__ = [
     "plateau",
     "post_local",
     "qsr",
+    "reduce",
     "rounds",
     "share",
     "waiting_share",

@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -54,6 +55,16 @@ class Delay:
     correction: float = 1.0
 
     def __post_init__(self) -> None:
+        for name in ("fragments", "agreements"):
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or isinstance(value, bool):
+                raise UserError(
+                    f"Delay({name}={value!r}) is no whole number; give one, such as {name}=4"
+                )
+        if not isinstance(self.correction, Real) or isinstance(self.correction, bool):
+            raise UserError(
+                f"Delay(correction={self.correction!r}) is no number; give one in (0, 1]"
+            )
         if self.fragments < 1:
             raise UserError(f"a row cannot be cut into {self.fragments} fragments; give 1 or more")
         if not 0 <= self.agreements <= self.fragments:

@@ -21,6 +21,7 @@ from localsgd.collective import Collective
 from localsgd.reduce import OrderedMean
 from localsgd.tasks.task import as_read
 from localsgd.workers.buffers import mean_buffers
+from localsgd.workers.derived import renew
 
 CHUNK = 1 << 20
 """Scalars of a row that are averaged at a time, so that a large model is never held twice."""
@@ -55,6 +56,8 @@ def agreed_model(assembly: Assembly) -> nn.Module:
             buffer.copy_(found[name])
     if policy == "own":
         _take_firsts(agreed.values(), assembly)
+    if world.members > 1:
+        renew(model)
     if policy == "recalibrated":
         recalibrate(model, assembly)
     return model.eval()

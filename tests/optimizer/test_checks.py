@@ -12,8 +12,9 @@ from torch import nn
 
 import localsgd
 from localsgd import LocalSGD, UserError
-from localsgd.optimizer.checks import described, digest_of_tensors
+from localsgd.optimizer.checks import described
 from localsgd.reduce import CompressedMean, Sign
+from localsgd.workers.parts import digest_of_tensors
 from tests.distributed.harness import run
 from tests.optimizer.reference import loss_of, nesterov, net, values
 
@@ -45,6 +46,11 @@ def texts(mistakes: list[str]) -> list[str]:
         inner = nesterov(model)
         if wrong and mistake == "learning rate":
             inner.param_groups[0]["lr"] = 0.2
+        if mistake == "learning rate as a tensor":
+            inner.param_groups[0]["lr"] = torch.tensor(1.00001e-3 if wrong else 1e-3)
+        if mistake == "betas as tensors":
+            betas = (0.9, torch.tensor(0.99900001 if wrong else 0.999, dtype=torch.float64))
+            inner = torch.optim.Adam(model.parameters(), betas=betas)
         with pytest.raises(UserError) as caught:
             LocalSGD(inner, model, **keywords)
         found.append(str(caught.value))
@@ -61,6 +67,8 @@ MISTAKES = {
     "freezing": "differ in names, shapes, memory formats or dtypes of parameters; build",
     "channels": "differ in names, shapes, memory formats or dtypes of parameters; build",
     "learning rate": "differ in the inner optimizer or its settings; start all ranks",
+    "learning rate as a tensor": "differ in the inner optimizer or its settings; start all ranks",
+    "betas as tensors": "differ in the inner optimizer or its settings; start all ranks",
 }
 
 
@@ -112,21 +120,40 @@ def test_ranks_that_see_the_same_batch_are_warned_of_once(wrapped: bool, local_s
     assert run(2, first_step, False, wrapped, local_steps) == [[], []]
 
 
-def wrapped_too_late() -> list[str]:
+def hidden_ddp(before: bool) -> str:
+    """The refusal where DDP averages gradients and LocalSGD was not given it."""
     model = net()
+    ddp = nn.parallel.DistributedDataParallel(model) if before else None
     optimizer = LocalSGD(nesterov(model), model, local_steps=4)
-    ddp = nn.parallel.DistributedDataParallel(model)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        loss_of(ddp, dist.get_rank(), 0).backward()
+    ddp = ddp or nn.parallel.DistributedDataParallel(model)
+    loss_of(ddp, dist.get_rank(), 0).backward()
+    with pytest.raises(UserError) as caught:
         optimizer.step()
-    return [str(w.message) for w in caught]
+    return str(caught.value)
 
 
-def test_ddp_around_a_model_that_local_sgd_has_already_is_warned_of() -> None:
-    (text,), others = run(2, wrapped_too_late)
-    assert "wrapped in DistributedDataParallel after LocalSGD was made" in text
-    assert others == []
+@pytest.mark.parametrize("before", [True, False])
+def test_ddp_around_a_model_that_local_sgd_was_given_without_it(before: bool) -> None:
+    for text in run(2, hidden_ddp, before):
+        assert "DistributedDataParallel that LocalSGD was not given" in text
+        assert "\n" not in text
+
+
+def unused_ddp() -> int:
+    """DDP of an earlier phase is still there, and trains nothing."""
+    model = net()
+    ddp = nn.parallel.DistributedDataParallel(model)
+    loss_of(ddp, dist.get_rank(), 0).backward()
+    optimizer = LocalSGD(nesterov(ddp.module), ddp.module, local_steps=2)
+    for step in range(2):
+        optimizer.zero_grad()
+        loss_of(ddp.module, dist.get_rank(), step).backward()
+        optimizer.step()
+    return optimizer.steps
+
+
+def test_a_ddp_that_is_not_used_any_more_is_no_matter() -> None:
+    assert run(2, unused_ddp) == [2, 2]
 
 
 def test_a_digest_is_of_names_and_bits() -> None:

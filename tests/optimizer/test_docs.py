@@ -11,13 +11,13 @@ import pytest
 import torch
 
 import localsgd
-from localsgd.optimizer import local_sgd
+from localsgd.optimizer import export, local_sgd
 
 TEXT = (Path(__file__).parents[2] / "docs" / "optimizer.md").read_text()
 
 
 def test_examples_in_docstrings_run() -> None:
-    for module in (localsgd, local_sgd):
+    for module in (localsgd, local_sgd, export):
         assert doctest.testmod(module).failed == 0
 
 

@@ -1,5 +1,6 @@
 """Local SGD for a training loop of one's own: a `torch.optim.Optimizer` around any other."""
 
+from localsgd.optimizer.export import compact
 from localsgd.optimizer.local_sgd import LocalSGD
 
-__all__ = ["LocalSGD"]
+__all__ = ["LocalSGD", "compact"]

@@ -10,12 +10,15 @@ from torch import nn
 from localsgd.collective import Collective
 from localsgd.optimizer.rows import Row
 from localsgd.reduce import ExactMean
-from localsgd.workers.buffers import mean_buffers, put_buffers
+from localsgd.workers.buffers import KeptBuffers, mean_buffers, put_buffers
+from localsgd.workers.derived import renew, renew_attributes
 
 
 def average_buffers(model: nn.Module, world: Collective) -> None:
     """The buffers of all workers become those of the agreed model."""
-    put_buffers(model, mean_buffers([model], world))
+    if world.members > 1:
+        put_buffers(model, mean_buffers([model], world))
+        renew(model)
 
 
 @contextmanager
@@ -29,7 +32,7 @@ def averaged(
     """
     changing = rows if rows_differ else ()
     own_rows = [row.values.clone() for row in changing]
-    own_buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    own_buffers = KeptBuffers(model)
     try:
         for row in changing:
             ExactMean().reduce(row.values[None, None], None, world).wait()
@@ -38,4 +41,5 @@ def averaged(
     finally:
         for row, own in zip(changing, own_rows, strict=True):
             row.values.copy_(own)
-        put_buffers(model, own_buffers)
+        own_buffers.restore()
+        renew_attributes(model)

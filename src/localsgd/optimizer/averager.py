@@ -15,8 +15,8 @@ from localsgd.collective import Ledger
 from localsgd.level import agree_and_share
 from localsgd.optimizer.amp import all_finite, gradients_of
 from localsgd.optimizer.checks import SameBatch
-from localsgd.optimizer.ddp import Overlap, overlap_of, quieten
-from localsgd.optimizer.gradients import packs_of
+from localsgd.optimizer.ddp import Overlap, averaging_behind, overlap_of, quieten
+from localsgd.optimizer.gradients import call_after_backward, packs_of
 from localsgd.optimizer.rows import Row
 from localsgd.optimizer.settings import Settings
 from localsgd.reduce import ExactMean
@@ -58,6 +58,7 @@ class Averager:
         self.shared = 0
         self.averaged = False
         self._finite: list[Tensor] = []
+        self._follows_backward = False
         self._overlap: Overlap | None = None
         if ddp is not None:
             quieten(ddp)
@@ -114,10 +115,23 @@ class Averager:
             return
         self.average()
         if self.averaged:
+            if not self._follows_backward:
+                self._follows_backward = True
+                call_after_backward(self._parameters(), self._own_again)
             self._finite = [gradient.isfinite().all() for gradient in self._gradients()]
 
+    def _own_again(self) -> None:
+        """A backward pass has added to a gradient, which needs the average once more: what was
+        averaged is the same on all workers, and stays as it is.
+        """
+        if self._overlap is None or not self._overlap.averaged:
+            self.averaged = False
+
+    def _parameters(self) -> Iterator[Tensor]:
+        return (p for pack in self._packs for p in pack.parameters)
+
     def _gradients(self) -> Iterator[Tensor]:
-        return gradients_of(p for pack in self._packs for p in pack.parameters)
+        return gradients_of(self._parameters())
 
     def all_finite(self, optimizer: Optimizer) -> bool:
         """Whether the averaged gradients are, and were when they were averaged early."""
@@ -144,7 +158,12 @@ class Averager:
         """The step is done. At the first one the workers' gradients are compared."""
         self.reopen()
         if self.watch is not None:
-            self.watch.warn(self._placement.world, self._device, self._placement.rank == 0)
+            self.watch.warn(
+                self._placement.world,
+                self._device,
+                self._placement.rank == 0,
+                lambda: averaging_behind(self._parameters(), self._ddp),
+            )
             self.watch = None
             if self._overlap is not None:
                 self._overlap.watch = None

@@ -10,7 +10,7 @@ import hashlib
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -18,8 +18,7 @@ from torch import Tensor
 from localsgd.collective import Collective, ProcessGroup
 from localsgd.collective.presence import named
 from localsgd.errors import UserError
-
-DIGEST_BYTES = 16
+from localsgd.workers.parts import DIGEST_BYTES, bytes_of, once
 
 
 def described(value: object) -> str:
@@ -29,20 +28,6 @@ def described(value: object) -> str:
 
 def digest_of_text(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
-
-
-def digest_of_tensors(named: Iterable[tuple[str, Tensor]]) -> bytes:
-    """Names and bits."""
-    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    for name, tensor in named:
-        digest.update(name.encode())
-        digest.update(bytes_of(tensor).cpu().numpy().tobytes())
-    return digest.digest()
-
-
-def bytes_of(tensor: Tensor) -> Tensor:
-    """A contiguous copy (or the memory itself) as bytes."""
-    return tensor.detach().contiguous().view(-1).view(torch.uint8)
 
 
 def check_equal(
@@ -57,7 +42,12 @@ def check_equal(
     """
     mine = torch.frombuffer(bytearray(b"".join(digests.values())), dtype=torch.uint8)
     gathered = world.gather(mine.to(device)[None, None]).wait()[0].cpu()  # [K, bytes]
-    for index, what in enumerate(digests):
+    refuse_differences(gathered, list(digests), remedy)
+
+
+def refuse_differences(gathered: Tensor, names: Sequence[str], remedy: str) -> None:
+    """Raises where digests `gathered [K, bytes]` differ: one for each of the named things."""
+    for index, what in enumerate(names):
         column = gathered[:, index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]
         found = [bytes(row.tolist()) for row in column]
         check_told(found, what, remedy)
@@ -79,12 +69,13 @@ def check_told(told: Sequence[str | bytes], what: str, remedy: str) -> None:
 
 
 def broadcast(tensors: Iterable[Tensor], world: ProcessGroup) -> None:
-    """The values of rank 0, in place."""
+    """The values of rank 0, in place; of plain tensors alone."""
     with torch.no_grad():
         for tensor in tensors:
             if tensor.numel():
-                told = world.broadcast(bytes_of(tensor).clone()).wait()
-                tensor.copy_(told.view(tensor.dtype).view(tensor.shape))
+                own = once(tensor)
+                told = world.broadcast(bytes_of(own).clone()).wait()
+                own.copy_(told.view(own.dtype).view(own.shape))
 
 
 class SameBatch:
@@ -104,17 +95,34 @@ class SameBatch:
             sums = torch.stack([values.sum(), values.abs().sum(), values.square().sum()])
             self._sums += sums.cpu()
 
-    def warn(self, world: Collective, device: torch.device, first: bool) -> None:
-        """Compares; `first` says whether this process is the one to warn."""
+    def warn(
+        self,
+        world: Collective,
+        device: torch.device,
+        first: bool,
+        averaged_by: Callable[[], str | None],
+    ) -> None:
+        """Compares.
+
+        Args:
+            first: whether this process is the one to warn.
+            averaged_by: asked where gradients are equal; says who averages them, where that is
+                known, and what to do.
+
+        Raises:
+            UserError: where it is known.
+        """
         sums = world.gather(self._sums.to(device)[None, None]).wait()[0]  # [K, 3]
         spread = (sums - sums[:1]).abs()
         equal = bool((spread <= 1e-6 * sums[:1, 1:2].abs().maximum(sums[:1].abs())).all())
-        if first and equal and bool(sums[0, 1] > 0):
+        if not equal or not bool(sums[0, 1] > 0):
+            return
+        if text := averaged_by():
+            raise UserError(text)
+        if first:
             warnings.warn(
                 f"all {world.members} workers have the same gradients at the first step: they "
                 "probably see the same batches (give each rank its own part of the data, for "
-                "example with torch.utils.data.DistributedSampler), or the model was wrapped in "
-                "DistributedDataParallel after LocalSGD was made (wrap it before, and give "
-                "LocalSGD the wrapped model)",
+                "example with torch.utils.data.DistributedSampler)",
                 stacklevel=2,
             )

@@ -8,7 +8,8 @@ DDP's synchronisation is off, and nothing crosses at all.
 
 # No `from __future__ import annotations`: DDP compares the hook's annotations with types.
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
@@ -35,6 +36,26 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, DistributedDataParallel | No
             model = compiled
         else:
             return model, ddp
+
+
+def averaging_behind(
+    parameters: Iterable[Tensor], known: DistributedDataParallel | None
+) -> str | None:
+    """Says what to do where a DDP other than `known` has one of the parameters.
+
+    Looks at all objects of the process, as a module doesn't know who has wrapped it.
+    """
+    ours = set(map(id, parameters))
+    for found in gc.get_objects():
+        if not issubclass(type(found), DistributedDataParallel) or found is known:
+            continue
+        if any(id(p) in ours for p in found.parameters()):
+            return (
+                "the model trains in a DistributedDataParallel that LocalSGD was not given: it has "
+                "averaged gradients over all ranks, and would at every step; wrap the model before "
+                "LocalSGD is made, and give LocalSGD the wrapped model, not ddp.module"
+            )
+    return None
 
 
 Running: TypeAlias = tuple[Future[Tensor], Tensor, Tensor, list[Agreeing]]

@@ -11,8 +11,9 @@ Shapes: n scalars of a pack: gradients, then a mark for each tensor and one for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from weakref import WeakMethod
 
 import torch
 from torch import Tensor, nn
@@ -101,3 +102,15 @@ def _pack(chosen: Sequence[tuple[str, nn.Parameter]], row: Row, multiple: int) -
     layout = Layout.of([*((n, p.data) for n, p in chosen), (" marks", marks)], multiple=multiple)
     names, parameters = zip(*chosen, strict=True)
     return Pack(names, parameters, layout, row.values.device)
+
+
+def call_after_backward(parameters: Iterable[Tensor], call: Callable[[], None]) -> None:
+    """Lets every later backward pass call a bound method, for each gradient that it adds to."""
+    weak = WeakMethod(call)  # The parameters outlive their optimizer.
+
+    def added(_: Tensor) -> None:
+        if (alive := weak()) is not None:
+            alive()
+
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(added)

@@ -25,6 +25,8 @@ from localsgd.optimizer import amp
 from localsgd.optimizer.averaged import average_buffers, averaged
 from localsgd.optimizer.averager import Averager
 from localsgd.optimizer.ddp import unwrapped
+from localsgd.optimizer.guards import Guards
+from localsgd.optimizer.inner import check_inner, learning_rate_of, makes_state
 from localsgd.optimizer.left_out import LeftOut
 from localsgd.optimizer.lost import others_named_lost
 from localsgd.optimizer.models import Models
@@ -129,6 +131,7 @@ class LocalSGD(Wrapping):
             )
         if isinstance(inner, LocalSGD):
             raise UserError("the inner optimizer is a LocalSGD already; give the one inside it")
+        check_inner(inner)
         self._wrap(inner)
         self.model = model
         return rows_of(unwrapped(model)[0], inner, row_multiple(processes))
@@ -166,17 +169,27 @@ class LocalSGD(Wrapping):
         self._loaded = False
         self._compared = False  # with the other ranks, before the next step
         self._together.passes(1)
+        self._guards = Guards(self.inner, self._module, rows, self._models, placement)
+        self._learning_rate()  # Refuses one that is None and needed, before anything is trained.
+
+    def __repr__(self) -> str:
+        lengths = self._position.lengths
+        return (
+            f"LocalSGD (H = {lengths[0] if len(lengths) == 1 else lengths}, topology "
+            f"{self._settings.topology}, {self.steps} steps) of {self.inner!r}"
+        )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds tensors that don't train; the synchronised ones are fixed at the start."""
         given = param_group["params"]
-        tensors = [given] if isinstance(given, Tensor) else list(given)
+        given = [given] if isinstance(given, Tensor) else list(given)
+        tensors = [item[1] if isinstance(item, tuple) else item for item in given]  # named or not
         if any(tensor.requires_grad for tensor in tensors):
             raise UserError(
                 "the tensors that LocalSGD synchronises are fixed when it is made, and this group "
                 "has others; add the group to the inner optimizer before, or make a new LocalSGD"
             )
-        self.inner.add_param_group({**param_group, "params": tensors})
+        self.inner.add_param_group({**param_group, "params": given})
         self._left_out = LeftOut(self.inner)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -198,24 +211,31 @@ class LocalSGD(Wrapping):
             PeerLost: another rank has ended, or not answered within `timeout`.
         """
         self._check_own("step", "would train the average")
+        if closure is None and makes_state(self.inner):
+            with self._guards.inner.own():
+                return self.inner.step()
         with self._together.named():
             return self._step(closure)
 
     def _step(self, closure: Callable[[], Any] | None) -> Any:
+        self._guards.begin_step()
         if not self._compared:
             self._begin()
         self._begin_rounds()
-        if closure is not None:
-            loss = self.inner.step(lambda: self._evaluate(closure))
-        else:
-            loss = None
-            if not self._found_inf():
-                loss = self.inner.step()
+        with self._guards.inner.own():
+            if closure is not None:
+                loss = self.inner.step(lambda: self._evaluate(closure))
+            else:
+                loss = None
+                if not self._found_inf():
+                    loss = self._guards.inner.step()
+        self._guards.stepped(first=self.steps == 0)
         self._gradients.end_step()
         self.steps += 1
         self._position.left[0] -= 1
         if self._position.left[0] == 0:
             self._agree()
+        self._guards.end_step(self._all_averaged)
         self._together.passes(self.steps + 1)
         return loss
 
@@ -261,11 +281,18 @@ class LocalSGD(Wrapping):
         return any(bool(mark > 0) for mark in marks)
 
     def _learning_rate(self) -> float:
-        return float(self.inner.param_groups[0].get("lr", 1.0))
+        needed = self._models.needs_learning_rate or "learning_rate" in self._signals.sees
+        return learning_rate_of(self.inner, needed)
+
+    @property
+    def _all_averaged(self) -> bool:
+        """Whether all workers hold the same model, as far as this one knows."""
+        return self._innermost_due() is None and not self._models.unsettled
 
     def _check_own(self, call: str, why: str) -> None:
         if self._shows_average:
             raise UserError(f"{call}() inside agreed_model() {why}; leave the context before")
+        self._guards.part.check_not_shown(call)
 
     # Rounds.
 
@@ -288,6 +315,8 @@ class LocalSGD(Wrapping):
         depth, shared = self._position.depth, self._gradients.shared
         self._together.syncs(self.steps, depth if self._settings.levels > 1 else None)
         self._left_out.check()
+        if depth == self._settings.levels:
+            self._guards.before_world()
         if shared < depth:
             self._models.agree(depth, first=shared, meanwhile=partial(self._move_on, depth))
         else:
@@ -332,6 +361,7 @@ class LocalSGD(Wrapping):
         rounds.
         """
         self._check_own("finish", "would be undone at its end")
+        self._guards.inner.check_finish(self.steps)
         if self._finished_at == self.steps:
             return
         with self._together.named():
@@ -353,6 +383,7 @@ class LocalSGD(Wrapping):
             self._open()
         average_buffers(self._module, self._placement.world)
         self._finished_at = self.steps
+        self._guards.end_step(self._all_averaged)
 
     @contextmanager
     def agreed_model(self) -> Generator[nn.Module]:
@@ -367,8 +398,8 @@ class LocalSGD(Wrapping):
             return
         for row in self._rows:
             row.check_in_place()
-        equal = self._innermost_due() is None and not self._models.unsettled
-        with ExitStack() as held:
+        equal = self._all_averaged
+        with ExitStack() as held, self._guards.part.showing():
             with self._together.named():
                 differ = self._together.differ("agreed_model()", self.steps, equal) or not equal
                 held.enter_context(
@@ -376,6 +407,7 @@ class LocalSGD(Wrapping):
                 )
                 self._together.passes(self.steps + 1)
             self._shows_average = True
+            self._guards.seen()
             try:
                 yield self.model
             finally:
@@ -432,6 +464,7 @@ class LocalSGD(Wrapping):
         for entry, saved in zip(self.ledger.levels, own["ledger"], strict=True):
             vars(entry).update(vars(Entry(**saved)))
         self._gradients.watch = None if self.steps else self._gradients.watch
+        self._guards.loaded(self._all_averaged)
         self._gradients.set_shared(self._position.shared)
         self._compared, self._loaded = False, True
         self._together.passes(self.steps + 1)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from localsgd.collective import Ledger
-from localsgd.level import agree_and_share, settle
+from localsgd.delayed import Fragmented
+from localsgd.level import Blocks, Level, agree_and_share, settle
 from localsgd.optimizer.rows import Row
 from localsgd.optimizer.settings import Settings
 from localsgd.reduce.seam import bound_to_all
@@ -74,6 +76,25 @@ class Models:
         for levels in self._stacks:
             for level in levels:
                 level.follow()
+
+    @property
+    def keeps_anchors(self) -> bool:
+        """Whether any level averages updates in place of models."""
+        return any(not getattr(level, "plain", False) for level in self._parts())
+
+    @property
+    def at_anchors(self) -> bool:
+        """Whether the workers' rows hold what was last averaged."""
+        return all(
+            level.members.data_ptr() == level.anchor.data_ptr()
+            or torch.equal(level.members[:, 0], level.anchor)
+            for level in self._parts()
+        )
+
+    def _parts(self) -> Iterator[Level | Fragmented]:
+        """The levels, and each block of one whose blocks differ in size."""
+        for level in itertools.chain.from_iterable(self._stacks):
+            yield from level.levels if isinstance(level, Blocks) else [level]
 
     def check_some_in_place(self) -> None:
         """Refuses where a parameter has left its row; a few are looked at, in turn."""

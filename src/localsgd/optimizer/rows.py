@@ -64,11 +64,13 @@ class Row:
         """
         self._check(next(self._turns))
 
+    @property
+    def in_place(self) -> bool:
+        """Whether all parameters are where they belong."""
+        return all(map(_in_place, self._batches))
+
     def _check(self, batch: Batch) -> None:
-        # Asked at every agreement, so in C; who is to blame is looked for afterwards.
-        places = list(map(Tensor.data_ptr, batch.parameters))
-        found = map(dict.get, batch.homes, batch.keys)
-        if places != batch.places or not all(map(operator.is_, found, batch.parameters)):
+        if not _in_place(batch):
             self._refuse_moved()
 
     @cached_property
@@ -113,6 +115,13 @@ class Row:
                     "(load_state_dict(assign=True), or an assignment), so that no optimizer steps "
                     "it; load without assign, or make optimizer and LocalSGD anew"
                 )
+
+
+def _in_place(batch: Batch) -> bool:
+    # Asked at every agreement, so in C; who is to blame is looked for afterwards.
+    places = list(map(Tensor.data_ptr, batch.parameters))
+    found = map(dict.get, batch.homes, batch.keys)
+    return places == batch.places and all(map(operator.is_, found, batch.parameters))
 
 
 def rows_of(model: nn.Module, inner: Optimizer, multiple: int) -> tuple[Row, ...]:
@@ -171,6 +180,11 @@ def _check_kind(name: str, parameter: nn.Parameter) -> None:
         raise UserError(
             f"{name} is {parameter.dtype}; only floating parameters can be averaged (a complex one "
             "as a floating one with a last axis of 2)"
+        )
+    if parameter.element_size() < 2:
+        raise UserError(
+            f"{name} is {parameter.dtype}, which can't be summed; train it in bfloat16 or wider, "
+            "and convert a copy"
         )
     if parameter.layout != torch.strided:
         raise UserError(f"{name} has the layout {parameter.layout}; only dense tensors can agree")

@@ -84,11 +84,13 @@ def settings_of(
         raise UserError(
             f'agree_on={agree_on!r} is unknown; there are "auto", "models", "gradients"'
         )
+    _check_kinds(delay, inner_state)
     blocks = _topology(topology, processes)
     schedules = _schedules(local_steps, blocks)
     chosen = _by_level("reducers", reducers, blocks)
     means = tuple(ExactMean() if reducer is None else reducer for reducer in chosen)
     outer = _by_level("outers", outers, blocks)
+    _check_entries(means, outer)
     plain = [mean.linear and step is None for mean, step in zip(means, outer, strict=True)]
     plain[-1] = plain[-1] and delay.none
     exact = len(list(itertools.takewhile(bool, plain)))
@@ -96,6 +98,34 @@ def settings_of(
         _check_gradients(schedules, exact)
     exact = 0 if agree_on == "models" else exact
     return Settings(blocks, schedules, means, outer, agree_on, exact, delay, rules_of(inner_state))
+
+
+def _check_kinds(delay: object, inner_state: object) -> None:
+    if not isinstance(delay, Delay):
+        raise UserError(
+            f"delay={delay!r} is no localsgd.Delay; give one, such as Delay(fragments=4, "
+            "agreements=1)"
+        )
+    if not isinstance(inner_state, str):
+        raise UserError(
+            f"inner_state={inner_state!r} is no text; write KEY=RULE, such as "
+            '"exp_avg=average,exp_avg_sq=average:4"'
+        )
+
+
+def _check_entries(reducers: Sequence[object], outers: Sequence[object]) -> None:
+    for reducer in reducers:
+        if not hasattr(reducer, "reduce") or isinstance(reducer, type):
+            raise UserError(
+                f"{reducer!r} is no reducer; give an object of localsgd.reduce, a compressor in "
+                "CompressedMean(...), or None for the plain mean"
+            )
+    for outer in outers:
+        if outer is not None and not isinstance(outer, Outer):
+            raise UserError(
+                f"{outer!r} is no outer optimizer; give one of localsgd.outer, such as "
+                "outer.sgd(0.7, momentum=0.9), or None for plain averaging"
+            )
 
 
 def _topology(given: str | int | Topology | DeviceMesh | None, processes: int) -> Topology:
@@ -126,6 +156,11 @@ def _of_mesh(mesh: DeviceMesh) -> Topology:
 
 
 def _schedules(local_steps: LocalSteps, topology: Topology) -> tuple[Schedule, ...]:
+    if isinstance(local_steps, str):
+        raise UserError(
+            f"local_steps={local_steps!r} is text; give a number, a schedule or a list of them, "
+            "such as local_steps=4 or local_steps=[4, 8]"
+        )
     several = isinstance(local_steps, Sequence)
     given = local_steps if isinstance(local_steps, Sequence) else [local_steps]
     if len(given) != topology.levels:
@@ -141,6 +176,11 @@ def _schedules(local_steps: LocalSteps, topology: Topology) -> tuple[Schedule, .
 def _by_level(name: str, given: Sequence | None, topology: Topology) -> tuple:
     if given is None:
         return (None,) * topology.levels
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise UserError(
+            f"{name}={given!r} is no list; give one with an entry for each level, such as "
+            f"{name}=[...], None for the plain mean"
+        )
     if len(given) != topology.levels:
         raise UserError(
             f"{name} has {len(given)} entries for the {topology.levels} levels of topology "

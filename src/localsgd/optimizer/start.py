@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from localsgd.collective import ProcessGroup
@@ -15,11 +15,11 @@ from localsgd.optimizer.checks import (
     broadcast,
     check_equal,
     described,
-    digest_of_tensors,
     digest_of_text,
 )
 from localsgd.optimizer.rows import Row
 from localsgd.topology import Placement
+from localsgd.workers.parts import digest_of_tensors, is_plain
 
 Start: TypeAlias = Literal["check", "broadcast"]
 
@@ -57,7 +57,15 @@ def check_or_share_start(
     buffers = list(model.named_buffers())
     if start == "broadcast":
         tensors = [row.values for row in rows] + [t for _, t in (*frozen, *buffers)]
-        broadcast(tensors, world)
+        broadcast(filter(is_plain, tensors), world)
+        odd = [(name, t) for name, t in (*frozen, *buffers) if not is_plain(t)]
+        check_equal(
+            {"buffers or frozen parameters that are no plain tensors": digest_of_tensors(odd)},
+            world,
+            rows[0].values.device,
+            'start="broadcast" can\'t hand them out (sparse, quantised, nested or meta): make them '
+            "equal before, or dense",
+        )
         return
     digests = {
         "starting weights": digest_of_tensors((str(i), row.values) for i, row in enumerate(rows)),
@@ -75,7 +83,22 @@ def check_or_share_start(
 
 def _settings_of(inner: Optimizer) -> str:
     groups = [
-        {name: value for name, value in group.items() if name not in ("params", "param_names")}
+        {
+            name: _by_value(value)
+            for name, value in group.items()
+            if name not in ("params", "param_names")
+        }
         for group in inner.param_groups
     ]
     return f"{type(inner).__qualname__} {described(groups)}"
+
+
+def _by_value(setting: object) -> object:
+    """Tensors as all their digits: their repr rounds, and names a device that differs by rank."""
+    if isinstance(setting, Tensor):
+        return str(setting.dtype), setting.tolist()
+    if isinstance(setting, Mapping):
+        return {name: _by_value(value) for name, value in setting.items()}
+    if isinstance(setting, list | tuple):
+        return type(setting).__name__, [_by_value(value) for value in setting]
+    return setting

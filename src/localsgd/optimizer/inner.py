@@ -1,0 +1,174 @@
+"""What an inner optimizer must not do: communicate, or be stepped by somebody else."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from localsgd.errors import UserError
+
+COMMUNICATING = (
+    "torch.distributed.optim.zero_",
+    "torch.distributed.optim.post_",
+    "apex.contrib.optimizers.distributed_",
+    "deepspeed.runtime.",
+    "fairscale.optim.oss",
+    "fairscale.optim.adascale",
+    "hivemind.",
+    "horovod.",
+    "torchft.",
+)
+"""How the modules begin whose optimizers exchange gradients, parameters or state at every step."""
+
+
+def check_inner(inner: Optimizer) -> None:
+    """Refuses an optimizer that communicates by itself, or holds another that does."""
+    found = [inner]
+    for optimizer in found:  # It grows meanwhile.
+        if _communicates(optimizer):
+            raise _refusal(type(optimizer).__name__)
+        held = (value for value in vars(optimizer).values() if isinstance(value, Optimizer))
+        found += [each for each in held if not any(each is known for known in found)]
+
+
+def _communicates(optimizer: Optimizer) -> bool:
+    homes = (f"{kind.__module__}." for kind in type(optimizer).__mro__)
+    held = [*vars(optimizer).values(), *(v for g in optimizer.param_groups for v in g.values())]
+    return (
+        any(home.startswith(COMMUNICATING) for home in homes)
+        or hasattr(optimizer, "_allreduce_grad_async")  # Horovod's, a class made on the spot.
+        or any(isinstance(value, dist.ProcessGroup | DeviceMesh) for value in held)
+    )
+
+
+def _refusal(name: str) -> UserError:
+    return UserError(
+        f"the inner optimizer is a {name}, which communicates at its steps, also where ranks train "
+        "on their own; give LocalSGD the plain optimizer inside it (torch.optim.SGD, AdamW, ...), "
+        "as LocalSGD does all that has to cross"
+    )
+
+
+class _Silent(TorchDispatchMode):
+    """Refuses collectives before they start."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "c10d" in func.namespace:
+            raise _refusal(self._name)
+        return func(*args, **(kwargs or {}))
+
+
+class InnerSteps:
+    """Tells steps that `LocalSGD` takes from those that somebody takes behind its back.
+
+    Args:
+        inner: the inner optimizer.
+        workers: K; with one nothing can go wrong.
+        rank: of this process; the first one warns.
+    """
+
+    def __init__(self, inner: Optimizer, workers: int, rank: int) -> None:
+        self.strays = 0
+        self._inner = inner
+        self._rank = rank
+        self._own = False
+        self._looked = workers == 1
+        if before := _watching.pop(inner, None):
+            before._handle.remove()  # Of a LocalSGD that was made of the same optimizer before.
+        if workers > 1 and hasattr(inner, "_optimizer_step_pre_hooks"):
+            self._handle = inner.register_step_pre_hook(self._begins)
+            _watching[inner] = self
+
+    @contextmanager
+    def own(self) -> Generator[None]:
+        """Inside, the inner optimizer steps for `LocalSGD`."""
+        self._own = True
+        try:
+            yield
+        finally:
+            self._own = False
+
+    def step(self) -> Any:
+        """A step without a closure. The first is refused where it communicates."""
+        if self._looked:
+            return self._inner.step()
+        self._looked = True
+        if self._has_hooks():  # They may communicate.
+            return self._inner.step()
+        with _Silent(type(self._inner).__name__):
+            return self._inner.step()
+
+    def _has_hooks(self) -> bool:
+        inner = self._inner
+        own = len(getattr(inner, "_optimizer_step_pre_hooks", ())) > (inner in _watching)
+        after = getattr(inner, "_optimizer_step_post_hooks", ())
+        return bool(own or after or _global_optimizer_pre_hooks or _global_optimizer_post_hooks)
+
+    def _begins(self, *_: Any) -> None:
+        if self._own or all(group.get("lr", 1) == 0 for group in self._inner.param_groups):
+            return  # Tools make a state by a step at a learning rate of 0.
+        self.strays += 1
+        if self.strays == 1 and self._rank == 0:
+            warnings.warn(
+                "the inner optimizer was stepped by itself, and LocalSGD knows nothing of such "
+                "steps: no sync will ever come of them; call step() of the LocalSGD (a GradScaler "
+                "and a learning-rate scheduler take it too)",
+                stacklevel=2,
+            )
+
+    def check_finish(self, steps: int) -> None:
+        """Refuses an end to which all steps went past `LocalSGD`."""
+        if self.strays and not steps:
+            raise UserError(
+                f"finish() comes after {self.strays} steps of the inner optimizer by itself and "
+                "none of LocalSGD, so that ranks have never been averaged; call step() of the "
+                "LocalSGD"
+            )
+
+
+_watching: WeakKeyDictionary[Optimizer, InnerSteps] = WeakKeyDictionary()
+
+
+def makes_state(inner: Optimizer) -> bool:
+    """Whether this step is taken by `torch.distributed.checkpoint` to have a state to look at: its
+    learning rates and gradients are 0, and it is no step of training.
+    """
+    if any(group.get("lr", 1) != 0 for group in inner.param_groups):
+        return False
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "_init_optim_state":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def learning_rate_of(inner: Optimizer, needed: bool) -> float:
+    """γ; where the inner optimizer has none, some number that nobody looks at."""
+    rate = inner.param_groups[0].get("lr", 1.0)
+    if rate is not None:
+        return float(rate)
+    if needed:
+        raise UserError(
+            "the inner optimizer's learning rate is None, and a schedule or an outer optimizer goes "
+            "by it; give the inner optimizer a rate, or LocalSGD others that don't look at it, such "
+            "as post_local(H, after=...) and outer.sgd(...)"
+        )
+    return 0.0

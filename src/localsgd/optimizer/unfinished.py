@@ -1,0 +1,54 @@
+"""Says at the end of the program that the last steps were never averaged."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from multiprocessing.util import Finalize
+
+from torch import nn
+
+
+class Unfinished:
+    """Steps since the model was last averaged, or looked at as an average.
+
+    Args:
+        module: the model; a later LocalSGD of it replaces this one.
+        workers: K; with one there is nothing to average.
+        rank: of this process; the first one warns.
+    """
+
+    def __init__(self, module: nn.Module, workers: int, rank: int) -> None:
+        self._key = id(module)
+        self._speaks = workers > 1 and rank == 0
+        self.steps = 0
+
+    def step(self) -> None:
+        self.steps += 1
+        if self._speaks:
+            _open[self._key] = self.steps
+
+    def averaged(self) -> None:
+        self.steps = 0
+        if self._speaks:
+            _open.pop(self._key, None)
+
+
+_open: dict[int, int] = {}
+"""Steps by the id of their model, which may be gone by the end of the program."""
+
+
+def _say() -> None:
+    # What an error has ended is not unfinished by mistake.
+    if _open and getattr(sys, "last_value", None) is None:
+        steps = max(_open.values())
+        warnings.warn(
+            f"the program ends {steps} steps after the last sync of LocalSGD, and finish() was not "
+            "called: ranks hold different models; call optimizer.finish() on all at the end, and "
+            "save after it (or inside agreed_model())",
+            stacklevel=1,
+        )
+
+
+# Runs at the end of started processes too, which `atexit` doesn't.
+Finalize(None, _say, exitpriority=0)

@@ -1,0 +1,112 @@
+"""Weights that somebody sets between steps, where a level keeps an anchor.
+
+A level with an outer optimizer or a compressor averages updates, anchor − w. Weights that are
+loaded between steps would be taken for an update, and half undone. PyTorch counts how often a
+tensor is written in place (not through `.data`), so that this can be seen at no cost: the inner
+optimizer writes in a step, and nobody between steps. At the start of a round, when all levels have
+just been averaged, the weights become the anchor; in the middle of one they can't, and that is
+said.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from localsgd.collective import Collective, Pending
+from localsgd.optimizer.checks import DIGEST_BYTES, refuse_differences
+from localsgd.optimizer.models import Models
+from localsgd.optimizer.rows import Row
+from localsgd.workers.parts import digest_of_tensors
+
+FEW = 8
+"""Parameters that are looked at in the middle of a round."""
+
+
+class Written:
+    """Notices that a model was set anew: all of its parameters, between two steps.
+
+    One that is written alone (clipped, renormalised in the forward pass) is progress of its rank.
+
+    Args:
+        module: the model.
+        rows: of this worker.
+        models: the levels over them.
+        world: joins all workers.
+    """
+
+    def __init__(
+        self, module: nn.Module, rows: Sequence[Row], models: Models, world: Collective
+    ) -> None:
+        self._models = models
+        self._rows = rows
+        self._world = world
+        self._on = models.keeps_anchors
+        ever = set(map(id, _renormalised(module)))
+        self._parameters = [p for row in rows for p in row.parameters if id(p) not in ever]
+        self._few = self._parameters[:: max(1, len(self._parameters) // FEW)]
+        self._warned = False
+        self._told: Pending[Tensor] | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Whatever has been written until the next step is as it should be: a state was loaded."""
+        self._known: list[int] = []
+
+    def look(self, start: bool) -> None:
+        """Before a step; `start` says whether all levels have just been averaged."""
+        if not self._on:
+            return
+        if start:
+            self._begin_round(self._is_set(self._parameters))
+        elif not self._warned and self._is_set(self._few):
+            self._warned = True
+            warnings.warn(
+                "weights were set between steps in the middle of a round, and a level that keeps "
+                "an anchor takes that for progress, which it may compress or scale; call finish() "
+                "on all ranks before weights are set (nothing is wrong where the same were put "
+                "back, or are clipped at every step)",
+                stacklevel=2,
+            )
+
+    def note(self, start: bool) -> None:
+        """After a step, and the averaging that followed."""
+        if self._on:
+            self._known = [p._version for p in (self._parameters if start else self._few)]
+
+    def _is_set(self, parameters: Sequence[Tensor]) -> bool:
+        known, self._known = self._known, []
+        return len(known) == len(parameters) > 0 and all(
+            p._version != before for p, before in zip(parameters, known, strict=True)
+        )
+
+    def _begin_round(self, is_set: bool) -> None:
+        """Takes weights that were set as the anchor, and starts telling the others."""
+        digest = bytes(DIGEST_BYTES)
+        if is_set and not self._models.at_anchors:
+            digest = digest_of_tensors(("", row.values) for row in self._rows)
+            self._models.follow()
+        if self._world.members > 1:
+            mine = torch.frombuffer(bytearray(digest), dtype=torch.uint8)
+            self._told = self._world.gather(mine.to(self._rows[0].values.device)[None, None])
+
+    def check(self) -> None:
+        """Before all levels are averaged: refuses weights that were not set alike, on all ranks."""
+        told, self._told = self._told, None
+        if told is not None:
+            refuse_differences(
+                told.wait()[0].cpu(),
+                ["weights that were set between steps"],
+                "set the same on all ranks at the same step, or none; start all again from the "
+                "last state that was saved",
+            )
+
+
+def _renormalised(module: nn.Module) -> Iterator[Tensor]:
+    """Weights that a forward pass writes."""
+    for part in module.modules():
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.max_norm is not None:
+            yield part.weight
