@@ -33,7 +33,7 @@ from localsgd.collective.metered import Waiting
 from localsgd.collective.presence import Presence
 from localsgd.delayed import NO_DELAY, Delay, Fragmented
 from localsgd.errors import UserError
-from localsgd.level import Blocks, Level
+from localsgd.level import Blocks, Level, Spare
 from localsgd.outer import Outer
 from localsgd.reduce import Reducer
 from localsgd.reduce.compressor import scale_dtype
@@ -296,6 +296,7 @@ def build_levels(
     waiting: Waiting = nullcontext,
     delay: Delay = NO_DELAY,
     weigh: Callable[[], Tensor] | None = None,
+    spare: Spare | None = None,
 ) -> list[AnyLevel]:
     """The levels over `rows [w, n]` of the workers hosted here, innermost first.
 
@@ -309,6 +310,7 @@ def build_levels(
         delay: of the outermost level's agreements.
         weigh: makes the weights of the workers hosted here, `[1, w]`, for every agreement of the
             outermost level, which is the only one then.
+        spare: lets members that are not finite be left out of linear means.
     """
     count = placement.topology.levels
 
@@ -327,7 +329,8 @@ def build_levels(
             reducer = reducers[level] if reducers else None
             if reducer is not None and (not counted or part.shape != members.shape):
                 reducer = part_of(reducer, start, stop)  # with a memory of its own
-            return Level(part, collective, reducer=reducer, outer=outer, **options)
+            own = spare and spare.within(start, stop)
+            return Level(part, collective, reducer=reducer, outer=outer, spare=own, **options)
 
         if level == count - 1 and not delay.none:
             return Fragmented(members, make_part, delay, row_multiple(placement.topology.workers))

@@ -233,6 +233,15 @@ class Presence:
         self._failed = Waiting(event, self._ranks(group))  # if it fails
         self._tell(Seen(event, True, self._failed.ranks))
 
+    def mark(self) -> None:
+        """Sets this rank apart in what it is about to take part in."""
+        self._own.set(f"marked/{self.event}/{self.rank}", "")
+
+    def marked(self) -> list[int]:
+        """The ranks that are set apart in what has just been done."""
+        place = f"marked/{self.event}"
+        return [rank for rank in range(self.processes) if self._own.check([f"{place}/{rank}"])]
+
     def _ranks(self, group: dist.ProcessGroup) -> Sequence[int]:
         ranks = dist.get_process_group_ranks(group)
         return () if len(ranks) == self.processes else ranks

@@ -30,8 +30,17 @@ from localsgd.optimizer.inner import check_inner, learning_rate_of, makes_state
 from localsgd.optimizer.left_out import LeftOut
 from localsgd.optimizer.lost import others_named_lost
 from localsgd.optimizer.models import Models
+from localsgd.optimizer.not_finite import clear_not_finite
 from localsgd.optimizer.rows import Row, rows_of
-from localsgd.optimizer.settings import AgreeOn, LocalSteps, Settings, patience, settings_of
+from localsgd.optimizer.saved import check_saved, fingerprint
+from localsgd.optimizer.settings import (
+    AgreeOn,
+    LocalSteps,
+    NotFinite,
+    Settings,
+    patience,
+    settings_of,
+)
 from localsgd.optimizer.start import Start, check_configuration, check_or_share_start
 from localsgd.optimizer.together import Together
 from localsgd.optimizer.wrapping import Wrapping
@@ -83,6 +92,9 @@ class LocalSGD(Wrapping):
             level, by key: keep (where nothing is said), average or reset, with a period, such as
             `"exp_avg=average,exp_avg_sq=average:4"` or `"all=reset"`.
         start: `"check"` that all ranks start from the same weights, or `"broadcast"` rank 0's.
+        not_finite: what becomes of a sync in which some workers' weights have NaN or infinity. They
+            are left out of an exact mean in any case; then `"error"` raises on all ranks, and
+            `"leave_out"` goes on from the mean of the others, who go on with it.
         timeout: of a collective; must outlast the longest time by which a rank may be behind, and
             so the slowest round. A `timedelta`, or seconds.
 
@@ -105,12 +117,21 @@ class LocalSGD(Wrapping):
         delay: Delay = NO_DELAY,
         inner_state: str = "",
         start: Start = "check",
+        not_finite: NotFinite = "error",
         timeout: timedelta | float = timedelta(hours=2),
     ) -> None:
         limit = patience(timeout)
         processes = dist.get_world_size() if dist.is_initialized() else 1
         settings = settings_of(
-            processes, local_steps, topology, agree_on, reducers, outers, delay, inner_state
+            processes,
+            local_steps,
+            topology,
+            agree_on,
+            reducers,
+            outers,
+            delay,
+            inner_state,
+            not_finite,
         )
         rows = self._adopt(inner, model, processes)
         presence = Presence.of_processes(limit)
@@ -152,7 +173,9 @@ class LocalSGD(Wrapping):
         self._left_out = LeftOut(self.inner)
         self._module, ddp = unwrapped(self.model)
         self._together = Together(presence, self._module, rows)
-        self._models = Models(rows, placement, settings, self.ledger)
+        self._models = Models(
+            rows, placement, settings, self.ledger, self._together.says_not_finite
+        )
         self._gradients = Averager(
             rows, placement, settings, self.ledger, ddp, watched, self._together.named
         )
@@ -319,12 +342,19 @@ class LocalSGD(Wrapping):
             self._guards.before_world()
         if shared < depth:
             self._models.agree(depth, first=shared, meanwhile=partial(self._move_on, depth))
+            self._look_for_not_finite(self._models.left_out)
         else:
             self._models.check_some_in_place()
             self._move_on(depth)
         if self._settings.inner_state and shared < depth == self._settings.levels:
             self._model_agreements += 1
             self._inner_states.agree(self._model_agreements)
+
+    def _look_for_not_finite(self, left_out: bool) -> None:
+        if left_out:
+            own = self._together.tell_of_not_finite(self._settings.not_finite == "leave_out")
+            if own:
+                clear_not_finite(self.inner)
 
     def _move_on(self, depth: int) -> None:
         """The next rounds begin: done while models are on the wire."""
@@ -378,6 +408,7 @@ class LocalSGD(Wrapping):
         if due is not None:
             self._left_out.check()
             self._models.settle(first=due)
+            self._look_for_not_finite(self._models.left_out)
             self._position.left = [0] * self._settings.levels
             self._position.depth = 0
             self._open()
@@ -402,9 +433,11 @@ class LocalSGD(Wrapping):
         with ExitStack() as held, self._guards.part.showing():
             with self._together.named():
                 differ = self._together.differ("agreed_model()", self.steps, equal) or not equal
-                held.enter_context(
-                    averaged(self._module, self._rows, self._placement.world, differ)
+                says = self._together.says_not_finite
+                left_out = held.enter_context(
+                    averaged(self._module, self._rows, self._placement.world, differ, says)
                 )
+                self._look_for_not_finite(left_out)
                 self._together.passes(self.steps + 1)
             self._shows_average = True
             self._guards.seen()
@@ -422,6 +455,7 @@ class LocalSGD(Wrapping):
     def _own_state(self) -> dict[str, Any]:
         return {
             "rank": self._placement.rank,
+            "model": fingerprint(self._rows),
             "steps": self.steps,
             "finished_at": self._finished_at,
             "position": asdict(self._position),
@@ -435,19 +469,7 @@ class LocalSGD(Wrapping):
         }
 
     def _check_saved(self, own: dict[str, Any]) -> None:
-        rank = own.get("rank", self._placement.rank)
-        if rank != self._placement.rank and _remembers(own["levels"]):
-            raise UserError(
-                f"the state is of rank {rank}, and what its reducers remember is not of rank "
-                f"{self._placement.rank}; let each rank load what it has saved itself"
-            )
-        now = self._settings.described()
-        for what in ("topology", "reducers", "outers", "delay", "inner_state"):
-            if own["made_with"][what] != now[what]:
-                raise UserError(
-                    f"the state was saved with {what} {own['made_with'][what]}, and this LocalSGD "
-                    f"has {now[what]}; make it with the same, or begin anew from the agreed model"
-                )
+        check_saved(own, self._own_state(), self._settings)
 
     def _load_own(self, own: dict[str, Any]) -> None:
         self.steps = own["steps"]
@@ -482,9 +504,3 @@ class LocalSGD(Wrapping):
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("LocalSGD holds process groups and can't be pickled; save its state_dict()")
-
-
-def _remembers(levels: Sequence[Sequence[dict[str, Any]]]) -> bool:
-    """Whether a reducer has saved any tensor."""
-    own = (value for row in levels for level in row for value in level["reducer"].values())
-    return any(isinstance(value, Tensor) for value in own)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from torch import nn
 
-from localsgd.collective.presence import Event, Presence
+from localsgd.collective.presence import Event, Presence, named
+from localsgd.errors import UserError
 from localsgd.optimizer.checks import check_told, checksum, digest_of_text
 from localsgd.optimizer.lost import others_named_lost
 from localsgd.optimizer.rows import Row
@@ -81,6 +83,33 @@ class Together:
             "give them the same size on all ranks",
         )
         return len({weights for _, weights in found}) > 1
+
+    def says_not_finite(self) -> None:
+        """This rank is left out of the mean that it is about to take part in."""
+        if self.presence is not None:
+            self.presence.mark()
+
+    def tell_of_not_finite(self, goes_on: bool) -> bool:
+        """Says on all ranks, or on one, who was left out; returns whether this one was."""
+        assert self.presence is not None
+        ranks = self.presence.marked()
+        said = (
+            f"{named(ranks)} had weights that are not finite {self.presence.event}, and all hold "
+            "the mean of the others now"
+        )
+        if len(ranks) == self.presence.processes:
+            raise UserError(
+                f"all ranks had weights that are not finite {self.presence.event}; go on from the "
+                "last state that was saved, with a lower learning rate or clipped gradients"
+            )
+        if not goes_on:
+            raise UserError(
+                f"{said}; lower the learning rate or clip gradients, or let such ranks go on from "
+                'that mean by not_finite="leave_out"'
+            )
+        if self.presence.rank == min(set(range(self.presence.processes)) - set(ranks)):
+            warnings.warn(said, stacklevel=2)
+        return self.presence.rank in ranks
 
     def _meet(self, call: str, steps: int, told: Sequence[str]) -> list[list[str]]:
         assert self.presence is not None
