@@ -11,7 +11,9 @@ Shapes: g groups of the level hosted here · m members of each hosted here · n 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -21,6 +23,24 @@ from localsgd.collective import Collective, Pending
 from localsgd.errors import UserError
 from localsgd.outer import Outer
 from localsgd.reduce import ExactMean, Reducer
+from localsgd.reduce.compressor import scale_dtype
+
+
+@dataclass(frozen=True)
+class Spare:
+    """How a member that is not finite is left out, and tells the others so.
+
+    Args:
+        place: in the row, of a scalar that no tensor has: it carries the share that is left out.
+        says: called here before, or on a GPU, which is not asked, at every sync.
+    """
+
+    place: int
+    says: Callable[[], None]
+
+    def within(self, start: int, stop: int) -> Spare | None:
+        """In scalars `[start, stop)` of the row, if it lies there."""
+        return replace(self, place=self.place - start) if start <= self.place < stop else None
 
 
 class Agreeing(Protocol):
@@ -61,6 +81,10 @@ class Level:
         reducer: from updates to their mean.
         outer: what happens to the mean; `None` is plain averaging.
         anchor: memory `[g, n]` for the anchors where the first member can't be it.
+        spare: lets a member that is not finite be left out of a linear mean.
+
+    Attributes:
+        left_out: the share of the members that the last mean was without, `[g]`; `None` is none.
     """
 
     def __init__(
@@ -73,6 +97,7 @@ class Level:
         reducer: Reducer | None = None,
         outer: Outer | None = None,
         anchor: Tensor | None = None,
+        spare: Spare | None = None,
     ) -> None:
         self.members = members
         self.collective = collective
@@ -90,6 +115,8 @@ class Level:
         else:
             self.anchor = members[:, 0].clone() if anchor is None else anchor
         self._optimizer = self._make_optimizer(outer)
+        self._spare = spare if weigh is None and collective.members > 1 else None
+        self.left_out: Tensor | None = None
 
     def _make_optimizer(self, outer: Outer | None) -> torch.optim.Optimizer | None:
         if outer is None:
@@ -124,21 +151,44 @@ class Level:
         """Starts the reduction. The members are scratch until `share`."""
         if not self.plain:
             torch.sub(self.anchor.unsqueeze(1), self.members, out=self.members)
+        if self._spare is not None and self.reducer.linear:
+            leave_out(self.members, self._spare)
         weights = self.weights if self.weigh is None else self.weigh()
         self._agreed_rate = self._learning_rate
-        self._pending = self.reducer.reduce(self.members, weights, self.collective)
+        with self._given_back():
+            self._pending = self.reducer.reduce(self.members, weights, self.collective)
 
     def finish_agree(self) -> None:
         """Waits for the reduction and moves the anchor."""
         if self._pending is None:
             raise RuntimeError("finish_agree() without begin_agree()")
-        mean = self._pending.wait()
-        self._pending = None
+        pending, self._pending = self._pending, None
+        with self._given_back():
+            mean = pending.wait()
         self.agreements += 1
+        if self._spare is not None and self.reducer.linear:
+            self.left_out = made_up(mean, self._spare.place, self.collective.members, self.weights)
+            if self.left_out is not None and not self.plain:
+                mean.nan_to_num_()  # Nobody is left: the anchor stays.
         if not self.plain:
             self._step(mean)
         elif mean.data_ptr() != self.anchor.data_ptr():
             self.anchor.copy_(mean)
+
+    @contextmanager
+    def _given_back(self) -> Generator[None]:
+        """Where a reduction fails, the members hold models again and not updates: their own, or the
+        anchor, if the reducer may have written in what it was given.
+        """
+        try:
+            yield
+        except BaseException:
+            own = getattr(self.reducer, "only_reads", False) and self.weights is None
+            if not self.plain and own:
+                torch.sub(self.anchor.unsqueeze(1), self.members, out=self.members)
+            elif not self.plain:
+                self.members.copy_(self.anchor.unsqueeze(1).expand_as(self.members))
+            raise
 
     def _step(self, update: Tensor) -> None:
         if self._optimizer is None or self.outer is None:
@@ -211,8 +261,13 @@ class Blocks:
     unsettled = False
 
     def agree(self) -> None:
-        for level in self.levels:
-            level.agree()
+        for index, level in enumerate(self.levels):
+            try:
+                level.agree()
+            except BaseException:
+                for done in self.levels[:index]:
+                    done.share()
+                raise
 
     def settle(self) -> None:
         self.agree()
@@ -237,6 +292,30 @@ class Blocks:
             level.load(state[str(index)])
 
 
+def leave_out(members: Tensor, spare: Spare) -> None:
+    """Members `[g, m, n]` that are not finite become zero, with a 1 in the spare scalar."""
+    finite = members.sum(-1, dtype=scale_dtype(members.dtype)).isfinite()  # [g, m]
+    if members.device.type == "cpu" and bool(finite.all()):
+        return
+    spare.says()
+    members.masked_fill_(~finite.unsqueeze(-1), 0)
+    members[..., spare.place] = (~finite).to(members.dtype)
+
+
+def made_up(mean: Tensor, spare: int, members: int, weights: Tensor | None) -> Tensor | None:
+    """The mean `[g, n]` of those that were not left out, NaN if nobody is left; returns the share
+    that was, `[g]`. A GPU is not asked whether there is any.
+    """
+    share = mean[:, spare].clone()
+    if mean.device.type == "cpu" and not bool(share.any()):
+        return None
+    if weights is None:  # without what half precision has rounded
+        share = share.mul_(members).round_().div_(members)
+    mean[:, spare] = 0
+    mean.div_((1 - share).unsqueeze(-1))
+    return share
+
+
 def agree_and_share(
     levels: Sequence[Agreeing], first: int = 0, meanwhile: Callable[[], None] | None = None
 ) -> None:
@@ -249,17 +328,19 @@ def agree_and_share(
     """
     for level in levels[:first]:
         level.follow()
-    for level in levels[first:]:
-        if meanwhile is not None and isinstance(level, Level):
-            level.begin_agree()
+    with _shared_in_any_case() as done:
+        done += levels[:first]
+        for level in levels[first:]:
+            if meanwhile is not None and isinstance(level, Level):
+                level.begin_agree()
+                meanwhile()
+                level.finish_agree()
+                meanwhile = None
+            else:
+                level.agree()
+            done.append(level)
+        if meanwhile is not None:
             meanwhile()
-            level.finish_agree()
-            meanwhile = None
-        else:
-            level.agree()
-    if meanwhile is not None:
-        meanwhile()
-    _share(levels)
 
 
 def settle(levels: Sequence[Agreeing], first: int = 0) -> None:
@@ -270,11 +351,21 @@ def settle(levels: Sequence[Agreeing], first: int = 0) -> None:
         return
     for level in levels[:start]:
         level.follow()
-    for level in levels[start:]:
-        level.settle()
-    _share(levels)
+    with _shared_in_any_case() as done:
+        done += levels[:start]
+        for level in levels[start:]:
+            level.settle()
+            done.append(level)
 
 
-def _share(levels: Sequence[Agreeing]) -> None:
-    for level in reversed(levels):
-        level.share()
+@contextmanager
+def _shared_in_any_case() -> Generator[list[Agreeing]]:
+    """The levels that are put into the list are shared, outermost first: also where one further
+    out fails, as the members inside would be left with updates in place of models.
+    """
+    done: list[Agreeing] = []
+    try:
+        yield done
+    finally:
+        for level in reversed(done):
+            level.share()

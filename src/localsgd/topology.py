@@ -30,9 +30,10 @@ from localsgd.collective import (
     Sliced,
 )
 from localsgd.collective.metered import Waiting
+from localsgd.collective.presence import Presence
 from localsgd.delayed import NO_DELAY, Delay, Fragmented
 from localsgd.errors import UserError
-from localsgd.level import Blocks, Level
+from localsgd.level import Blocks, Level, Spare
 from localsgd.outer import Outer
 from localsgd.reduce import Reducer
 from localsgd.reduce.compressor import scale_dtype
@@ -168,7 +169,9 @@ def row_multiple(workers: int) -> int:
     return 8 * max(2, workers)
 
 
-def place(topology: Topology, timeout: timedelta | None = None) -> Placement:
+def place(
+    topology: Topology, timeout: timedelta | None = None, presence: Presence | None = None
+) -> Placement:
     """Lays `topology` over the processes of `torch.distributed` (over this one where it is not
     initialised).
 
@@ -177,16 +180,18 @@ def place(topology: Topology, timeout: timedelta | None = None) -> Placement:
     Args:
         timeout: of the collectives; must outlast the longest time by which one process may run
             behind another.
+        presence: looks after waits that take long, and keeps the groups, which end with it.
     """
     processes, rank = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
     check_hosting(topology, processes)
     hosted = topology.workers // processes
-    groups = _Groups(processes, rank, timeout)
-    world = ProcessGroup(groups.world, hosted) if processes > 1 else InProcess(hosted)
+    groups = _Groups(processes, rank, timeout, presence)
+    world = groups.spanning(processes, hosted=hosted) if processes > 1 else InProcess(hosted)
     if topology.unequal:
         places, blocks = _unequal_places(topology, groups, hosted)
-        return Placement(topology, rank, hosted, places, world, blocks)
-    return Placement(topology, rank, hosted, _equal_places(topology, groups, hosted), world)
+    else:
+        places, blocks = _equal_places(topology, groups, hosted), ()
+    return Placement(topology, rank, hosted, places, world, blocks)
 
 
 def check_hosting(topology: Topology, processes: int) -> None:
@@ -217,39 +222,43 @@ def check_hosting(topology: Topology, processes: int) -> None:
 class _Groups:
     """Makes process groups, each process all of them in the same order, and finds its own."""
 
-    def __init__(self, processes: int, rank: int, timeout: timedelta | None) -> None:
+    def __init__(
+        self, processes: int, rank: int, timeout: timedelta | None, presence: Presence | None
+    ) -> None:
         self.processes = processes
         self.rank = rank
         self._timeout = timeout
+        self._presence = presence
         self._made: dict[tuple[int, ...], object] = {}
+        if presence is not None:
+            presence.owns(self._made.values())
 
-    @property
-    def world(self) -> dist.ProcessGroup:
-        return self.own([range(self.processes)])
-
-    def own(self, groups: Sequence[Sequence[int]]) -> dist.ProcessGroup:
-        mine = self.own_or_none(groups)
+    def own(self, groups: Sequence[Sequence[int]], hosted: int = 1) -> ProcessGroup:
+        mine = self.own_or_none(groups, hosted)
         if mine is None:
             raise AssertionError(f"rank {self.rank} is in none of {groups}")
         return mine
 
-    def own_or_none(self, groups: Sequence[Sequence[int]]) -> dist.ProcessGroup | None:
+    def own_or_none(self, groups: Sequence[Sequence[int]], hosted: int = 1) -> ProcessGroup | None:
         mine = None
         for ranks in map(tuple, groups):
             if ranks not in self._made:
                 self._made[ranks] = dist.new_group(list(ranks), timeout=self._timeout)
             if self.rank in ranks:
                 mine = self._made[ranks]
-        return mine if isinstance(mine, dist.ProcessGroup) else None
+        if not isinstance(mine, dist.ProcessGroup):
+            return None
+        return ProcessGroup(mine, hosted, self._presence)
 
-    def spanning(self, span: int, inside: int = 1) -> dist.ProcessGroup:
+    def spanning(self, span: int, inside: int = 1, hosted: int = 1) -> ProcessGroup:
         """Blocks of `span` processes in a row; each joins every `inside`-th of its block."""
         return self.own(
             [
                 range(start + offset, start + span, inside)
                 for start in range(0, self.processes, span)
                 for offset in range(inside)
-            ]
+            ],
+            hosted,
         )
 
 
@@ -262,13 +271,11 @@ def _equal_places(topology: Topology, groups: _Groups, hosted: int) -> tuple[Pla
             places.append(Place(hosted // whole, size, InProcess(size)))
         elif inside <= hosted:
             members = hosted // inside
-            places.append(
-                Place(1, members, ProcessGroup(groups.spanning(whole // hosted), members))
-            )
+            places.append(Place(1, members, groups.spanning(whole // hosted, hosted=members)))
         else:
             copies = inside // hosted  # processes that hold the same anchor
-            across = ProcessGroup(groups.spanning(whole // hosted, copies))
-            places.append(Place(1, 1, Sliced(across, ProcessGroup(groups.spanning(copies)))))
+            across = groups.spanning(whole // hosted, copies)
+            places.append(Place(1, 1, Sliced(across, groups.spanning(copies))))
         inside = whole
     return tuple(places)
 
@@ -283,9 +290,8 @@ def _unequal_places(
         rows = tuple(zip(starts, blocks, range(len(blocks)), strict=True))
         return (*inner, Place(1, len(blocks), InProcess(len(blocks)))), rows
     ranks = [range(start, start + size) for start, size in zip(starts, blocks, strict=True)]
-    inside = ProcessGroup(groups.own(ranks))
-    leaders = groups.own_or_none([starts])
-    across = ProcessGroup(leaders) if leaders is not None else None
+    inside = groups.own(ranks)
+    across = groups.own_or_none([starts])
     block = next(index for index, members in enumerate(ranks) if groups.rank in members)
     places = (Place(1, 1, inside), Place(1, 1, Leaders(across, inside, len(blocks))))
     return places, ((0, 1, block),)
@@ -301,6 +307,7 @@ def build_levels(
     waiting: Waiting = nullcontext,
     delay: Delay = NO_DELAY,
     weigh: Callable[[], Tensor] | None = None,
+    spare: Spare | None = None,
 ) -> list[AnyLevel]:
     """The levels over `rows [w, n]` of the workers hosted here, innermost first.
 
@@ -314,6 +321,7 @@ def build_levels(
         delay: of the outermost level's agreements.
         weigh: makes the weights of the workers hosted here, `[1, w]`, for every agreement of the
             outermost level, which is the only one then.
+        spare: lets members that are not finite be left out of linear means.
     """
     count = placement.topology.levels
 
@@ -332,7 +340,8 @@ def build_levels(
             reducer = reducers[level] if reducers else None
             if reducer is not None and (not counted or part.shape != members.shape):
                 reducer = part_of(reducer, start, stop)  # with a memory of its own
-            return Level(part, collective, reducer=reducer, outer=outer, **options)
+            own = spare and spare.within(start, stop)
+            return Level(part, collective, reducer=reducer, outer=outer, spare=own, **options)
 
         if level == count - 1 and not delay.none:
             return Fragmented(members, make_part, delay, row_multiple(placement.topology.workers))

@@ -180,7 +180,9 @@ def after_unequal_steps() -> str:
 
 def test_ranks_that_finish_after_unequal_steps() -> None:
     for text in run(3, after_unequal_steps):
-        assert text.startswith("finish() comes after 1 steps on rank 0 and 2 on rank 1; every rank")
+        assert text.startswith(
+            "ranks 0, 2 are in finish() at step 1, rank 1 is in finish() at step 2;"
+        )
 
 
 def test_arguments_that_are_something_else() -> None:

@@ -7,7 +7,7 @@ import re
 import torch.distributed as dist
 
 _BROKEN = ("onnection closed", "onnection reset", "onnection refused", "roken pipe", "ocket closed")
-_LATE = ("imed out waiting",)
+_LATE = ("imed out waiting", "pplication timeout")
 _PLACE = re.compile(r"^\[[^\]]*\]\s*")
 """Where in the backend's source an error was raised."""
 

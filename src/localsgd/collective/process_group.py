@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from localsgd.collective.in_process import sum_members
+from localsgd.collective.presence import Presence
 from localsgd.collective.seam import Collective, Pending
 
 # Renamed in torch 2.13, where the old name warns.
@@ -29,36 +30,6 @@ three times as long as sending straight to where it is wanted.
 """
 
 
-def _started(work: dist.Work | None, result: Tensor) -> Pending[Tensor]:
-    return _all_started([] if work is None else [work], result)
-
-
-def _all_started(works: Sequence[dist.Work], result: Tensor) -> Pending[Tensor]:
-    def finish() -> Tensor:
-        for work in works:
-            work.wait()
-        return result
-
-    return Pending(finish)
-
-
-def _gather(x: Tensor, out: Tensor, group: dist.ProcessGroup) -> list[dist.Work]:
-    """Starts: out [P, c] <- `x [c]` of each of the P processes, in rank order."""
-    if x.device.type != "cpu" or x.nbytes < DIRECT:
-        work = _all_gather(out.view(-1), x, group=group, async_op=True)
-        return [] if work is None else [work]
-    rank, processes = group.rank(), group.size()
-    out[rank] = x
-    works = []
-    for distance in range(1, processes):  # All at once, and no two to the same process.
-        to, source = (rank + distance) % processes, (rank - distance) % processes
-        works += [
-            dist.isend(x, group=group, group_dst=to),
-            dist.irecv(out[source], group=group, group_src=source),
-        ]
-    return [work for work in works if work is not None]
-
-
 @dataclass(frozen=True)
 class ProcessGroup:
     """One group (g = 1) whose M members are spread evenly over the processes of `group`, in rank
@@ -67,10 +38,12 @@ class ProcessGroup:
     Args:
         group: as made by `torch.distributed.new_group`.
         hosted: m, the members that each process hosts.
+        presence: looks after waits that take long.
     """
 
     group: dist.ProcessGroup
     hosted: int = 1
+    presence: Presence | None = None
 
     @cached_property
     def processes(self) -> int:
@@ -83,12 +56,11 @@ class ProcessGroup:
     def sum(self, x: Tensor) -> Pending[Tensor]:
         total = sum_members(x)
         # The group's own call: what `dist.all_reduce` does around it shows where models are small.
-        return _started(self.group.allreduce([total]), total)
+        return self._started(self.group.allreduce([total]), total)
 
     def gather(self, x: Tensor) -> Pending[Tensor]:
         gathered = x.new_empty((1, self.members, x.shape[-1]))
-        mine = x.contiguous().view(-1)
-        return _all_started(_gather(mine, gathered.view(self.processes, -1), self.group), gathered)
+        return self.gather_into(gathered, x.contiguous().view(-1))
 
     def exchange(self, x: Tensor) -> Pending[Tensor]:
         sources, c = x.shape[1], x.shape[-1]
@@ -97,13 +69,58 @@ class ProcessGroup:
         work = dist.all_to_all_single(
             received.view(-1), by_process.view(-1), group=self.group, async_op=True
         )
-        return _started(work, received).then(
+        return self._started(work, received).then(
             lambda chunks: chunks.permute(2, 0, 1, 3).reshape(1, self.hosted, self.members, c)
         )
 
     def broadcast(self, x: Tensor) -> Pending[Tensor]:
         """`x` of the first process, in place."""
-        return _started(dist.broadcast(x, group_src=0, group=self.group, async_op=True), x)
+        work = dist.broadcast(x, group_src=0, group=self.group, async_op=True)
+        return self._started(work, x)
+
+    def gather_into(self, out: Tensor, x: Tensor) -> Pending[Tensor]:
+        """out [P, c] in any shape <- `x [c]` of each of the P processes, in rank order."""
+        rows = out.view(self.processes, -1)
+        if x.device.type != "cpu" or x.nbytes < DIRECT:
+            work = _all_gather(rows.view(-1), x, group=self.group, async_op=True)
+            return self._started(work, out)
+        rank = self.group.rank()
+        rows[rank] = x
+        works = []
+        for distance in range(1, self.processes):  # All at once, and no two to the same process.
+            to, source = (rank + distance) % self.processes, (rank - distance) % self.processes
+            works += [
+                dist.isend(x, group=self.group, group_dst=to),
+                dist.irecv(rows[source], group=self.group, group_src=source),
+            ]
+        return self._sent([work for work in works if work is not None], out)
+
+    def _started(self, work: dist.Work | None, result: Tensor) -> Pending[Tensor]:
+        if work is None:
+            return Pending.done(result)
+        wait: Callable[[], object] = work.wait
+        # On a GPU a wait does not stop the program, and with a limit it would.
+        if self.presence is not None and result.device.type == "cpu":
+            wait = partial(self.presence.wait, work, self.presence.event, self.group)
+
+        def finish() -> Tensor:
+            wait()
+            return result
+
+        return Pending(finish)
+
+    def _sent(self, works: Sequence[dist.Work], result: Tensor) -> Pending[Tensor]:
+        presence = self.presence
+        begin = partial(presence.begins, presence.event, self.group) if presence else None
+
+        def finish() -> Tensor:
+            if begin is not None:
+                begin()
+            for work in works:
+                work.wait()
+            return result
+
+        return Pending(finish)
 
 
 @dataclass(frozen=True)
@@ -142,7 +159,7 @@ class Sliced:
         def finish() -> Tensor:
             total, whole = x[:, 0], padded[:, 0]
             mine, slices = pending.wait().reshape(-1), whole.view(self.inside.processes, -1)
-            _all_started(_gather(mine, slices, self.inside.group), whole).wait()
+            self.inside.gather_into(slices, mine).wait()
             return total if padded is x else total.copy_(whole[..., : x.shape[-1]])
 
         return Pending(finish)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
+import torch
 from torch import nn
 
 from localsgd.collective import Collective
+from localsgd.level import Spare, leave_out, made_up
 from localsgd.optimizer.rows import Row
 from localsgd.reduce import ExactMean
 from localsgd.workers.buffers import KeptBuffers, mean_buffers, put_buffers
@@ -23,23 +25,42 @@ def average_buffers(model: nn.Module, world: Collective) -> None:
 
 @contextmanager
 def averaged(
-    model: nn.Module, rows: Sequence[Row], world: Collective, rows_differ: bool
-) -> Generator[None]:
+    model: nn.Module,
+    rows: Sequence[Row],
+    world: Collective,
+    rows_differ: bool,
+    says: Callable[[], None] = lambda: None,
+) -> Generator[bool]:
     """Inside, the model holds the mean of all workers' rows and buffers; afterwards its own bits.
+
+    Gives whether the mean is without some workers, whose rows were not finite.
 
     Args:
         rows_differ: whether workers may hold different rows; where not, they stay as they are.
+        says: called before this worker is left out.
     """
     changing = rows if rows_differ else ()
     own_rows = [row.values.clone() for row in changing]
     own_buffers = KeptBuffers(model)
     try:
-        for row in changing:
-            ExactMean().reduce(row.values[None, None], None, world).wait()
+        left_out = [_average(row, world, says) for row in changing]
         average_buffers(model, world)
-        yield
+        yield any(left_out)
     finally:
         for row, own in zip(changing, own_rows, strict=True):
             row.values.copy_(own)
         own_buffers.restore()
         renew_attributes(model)
+
+
+@torch.no_grad()
+def _average(row: Row, world: Collective, says: Callable[[], None]) -> bool:
+    """Whether some were left out; on a GPU nobody asks."""
+    spare = row.layout.spare
+    values = row.values[None, None]
+    if spare is None or world.members == 1:
+        return False
+    leave_out(values, Spare(spare, says))
+    mean = ExactMean().reduce(values, None, world).wait()
+    share = made_up(mean, spare, world.members, None)
+    return share is not None and share.device.type == "cpu"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ class Averager:
         ddp: the user's model, where it is in `DistributedDataParallel`.
         watched: whether the first gradients are compared among all workers.
         flags: what this worker tells all others beside its gradients, where it does.
+        named: a context in which the loss of a rank becomes `PeerLost`.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Averager:
         ddp: DistributedDataParallel | None,
         watched: bool,
         flags: Callable[[], Sequence[float]] | None = None,
+        named: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._placement = placement
         self._settings = settings
@@ -70,6 +73,8 @@ class Averager:
                 synchronised = {id(p) for row in rows for p in row.parameters}
                 padding = multiple if placement.topology.levels > 1 else 1
                 self._overlap = overlap_of(ddp, synchronised, padding)
+                if self._overlap is not None:
+                    self._overlap.named = named
 
     def set_shared(self, shared: int) -> None:
         """From now on the gradients of the `shared` innermost levels are averaged."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from localsgd.collective import Collective, ProcessGroup
+from localsgd.collective.presence import named
 from localsgd.errors import UserError
 from localsgd.reduce.compressor import widest
 from localsgd.workers.parts import DIGEST_BYTES, bytes_of, once
@@ -50,29 +51,22 @@ def refuse_differences(gathered: Tensor, names: Sequence[str], remedy: str) -> N
     for index, what in enumerate(names):
         column = gathered[:, index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]
         found = [bytes(row.tolist()) for row in column]
-        usual, _ = Counter(found).most_common(1)[0]
-        others = [rank for rank, value in enumerate(found) if value != usual]
-        if others:
-            same = next(rank for rank, value in enumerate(found) if value == usual)
-            ranks = f"rank {others[0]}" if len(others) == 1 else f"ranks {_listed(others)}"
-            raise UserError(f"{ranks} and rank {same} differ in {what}; {remedy}")
+        check_told(found, what, remedy)
 
 
-def check_same_steps(steps: int, world: Collective, device: torch.device) -> None:
-    """Raises on all processes where some have taken more than others, saying how many."""
-    taken = world.gather(torch.tensor([[[steps]]], device=device)).wait()[0, :, 0].tolist()
-    if len(set(taken)) > 1:
-        least, most = taken.index(min(taken)), taken.index(max(taken))
-        raise UserError(
-            f"finish() comes after {taken[least]} steps on rank {least} and {taken[most]} on "
-            f"rank {most}; every rank must take as many: cut epochs to the shortest, for "
-            "example by DistributedSampler(drop_last=True)"
-        )
+def checksum(values: Tensor) -> str:
+    """Of the bits of `values [n]`: read once, where they lie."""
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    bits = values.detach().view(whole[values.element_size()])
+    return f"{int(bits.sum(dtype=torch.int64)):x}"
 
 
-def _listed(ranks: list[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8]))
-    return shown if len(ranks) <= 8 else f"{shown} and {len(ranks) - 8} more"
+def check_told(told: Sequence[str | bytes], what: str, remedy: str) -> None:
+    """Raises on all processes where some differ in what they have told, by rank."""
+    usual, _ = Counter(told).most_common(1)[0]
+    others = [rank for rank, text in enumerate(told) if text != usual]
+    if others:
+        raise UserError(f"{named(others)} and rank {told.index(usual)} differ in {what}; {remedy}")
 
 
 def broadcast(tensors: Iterable[Tensor], world: ProcessGroup) -> None:

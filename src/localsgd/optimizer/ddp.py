@@ -10,7 +10,8 @@ DDP's synchronisation is off, and nothing crosses at all.
 
 import gc
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -57,6 +58,12 @@ def averaging_behind(
     return None
 
 
+Running: TypeAlias = tuple[Future[Tensor], Tensor, Tensor, int, list[Agreeing]]
+"""A bucket on its way: what will hold its mean, itself, with padding, how many flags are in it, and
+its levels.
+"""
+
+
 class Overlap:
     """Averages DDP's buckets: the innermost level as each is ready, the others after the last.
 
@@ -65,6 +72,9 @@ class Overlap:
 
     Args:
         multiple: buckets are padded to a multiple of this many scalars.
+
+    Attributes:
+        named: a context in which the loss of a rank becomes `PeerLost`.
     """
 
     def __init__(self, multiple: int = 1) -> None:
@@ -73,9 +83,10 @@ class Overlap:
         self.watch: SameBatch | None = None
         self.flags: Callable[[], Sequence[float]] | None = None
         self.carried: Tensor | None = None
+        self.named: Callable[[], AbstractContextManager[None]] = nullcontext
         self.averaged = False
         self.registered = False
-        self._running: list[tuple[Future[Tensor], Tensor, Tensor, int, list[Agreeing]]] = []
+        self._running: list[Running] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Overlap, ()  # A copied or loaded DDP has a reducer of its own, without the hook.
@@ -104,6 +115,10 @@ class Overlap:
 
     def _finish(self) -> None:
         running, self._running = self._running, []
+        with self.named():
+            self._finish_all(running)
+
+    def _finish_all(self, running: list[Running]) -> None:
         for future, bucket, padded, told, levels in running:
             if isinstance(levels[0], Level):
                 levels[0].finish_agree()
@@ -121,7 +136,7 @@ class Overlap:
 
 def average_bucket(overlap: Overlap, bucket: dist.GradBucket) -> Future[Tensor]:
     """The communication hook of DDP."""
-    with torch.no_grad():
+    with torch.no_grad(), overlap.named():
         return overlap.start(bucket.buffer(), first=bucket.index() == 0)
 
 

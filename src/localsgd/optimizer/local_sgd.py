@@ -18,21 +18,31 @@ from torch.optim import Optimizer
 
 from localsgd.collective import Ledger
 from localsgd.collective.metered import Entry, Metered
+from localsgd.collective.presence import Event, Presence
 from localsgd.delayed import NO_DELAY, Delay
 from localsgd.errors import UserError
 from localsgd.optimizer import amp
 from localsgd.optimizer.averaged import average_buffers, averaged
 from localsgd.optimizer.averager import Averager
-from localsgd.optimizer.checks import check_same_steps
 from localsgd.optimizer.ddp import unwrapped
 from localsgd.optimizer.guards import Guards
 from localsgd.optimizer.inner import check_inner, learning_rate_of, makes_state
 from localsgd.optimizer.left_out import LeftOut
 from localsgd.optimizer.lost import others_named_lost
 from localsgd.optimizer.models import Models
+from localsgd.optimizer.not_finite import clear_not_finite
 from localsgd.optimizer.rows import Row, rows_of
-from localsgd.optimizer.settings import AgreeOn, LocalSteps, Settings, patience, settings_of
+from localsgd.optimizer.saved import check_saved, fingerprint
+from localsgd.optimizer.settings import (
+    AgreeOn,
+    LocalSteps,
+    NotFinite,
+    Settings,
+    patience,
+    settings_of,
+)
 from localsgd.optimizer.start import Start, check_configuration, check_or_share_start
+from localsgd.optimizer.together import Together
 from localsgd.optimizer.wrapping import Wrapping
 from localsgd.outer import Outer
 from localsgd.reduce import Reducer
@@ -82,6 +92,9 @@ class LocalSGD(Wrapping):
             level, by key: keep (where nothing is said), average or reset, with a period, such as
             `"exp_avg=average,exp_avg_sq=average:4"` or `"all=reset"`.
         start: `"check"` that all ranks start from the same weights, or `"broadcast"` rank 0's.
+        not_finite: what becomes of a sync in which some workers' weights have NaN or infinity. They
+            are left out of an exact mean in any case; then `"error"` raises on all ranks, and
+            `"leave_out"` goes on from the mean of the others, who go on with it.
         timeout: of a collective; must outlast the longest time by which a rank may be behind, and
             so the slowest round. A `timedelta`, or seconds.
 
@@ -104,18 +117,31 @@ class LocalSGD(Wrapping):
         delay: Delay = NO_DELAY,
         inner_state: str = "",
         start: Start = "check",
+        not_finite: NotFinite = "error",
         timeout: timedelta | float = timedelta(hours=2),
     ) -> None:
         limit = patience(timeout)
         processes = dist.get_world_size() if dist.is_initialized() else 1
         settings = settings_of(
-            processes, local_steps, topology, agree_on, reducers, outers, delay, inner_state
+            processes,
+            local_steps,
+            topology,
+            agree_on,
+            reducers,
+            outers,
+            delay,
+            inner_state,
+            not_finite,
         )
         rows = self._adopt(inner, model, processes)
-        check_configuration({**settings.described(), "start": start}, inner, rows)
-        placement = place(settings.topology, limit)
-        check_or_share_start(start, unwrapped(model)[0], rows, placement)
-        self._set_up(settings, placement, rows, watched=True)
+        presence = Presence.of_processes(limit)
+        with others_named_lost(presence):
+            if presence is not None:
+                presence.open(Event("LocalSGD()", 0, by_hand=True))
+            check_configuration({**settings.described(), "start": start}, inner, rows)
+            placement = place(settings.topology, limit, presence)
+            check_or_share_start(start, unwrapped(model)[0], rows, placement)
+        self._set_up(settings, placement, presence, rows, watched=True)
         self._open()
 
     def _adopt(self, inner: Optimizer, model: nn.Module, processes: int) -> tuple[Row, ...]:
@@ -132,7 +158,12 @@ class LocalSGD(Wrapping):
         return rows_of(unwrapped(model)[0], inner, row_multiple(processes))
 
     def _set_up(
-        self, settings: Settings, placement: Placement, rows: tuple[Row, ...], watched: bool
+        self,
+        settings: Settings,
+        placement: Placement,
+        presence: Presence | None,
+        rows: tuple[Row, ...],
+        watched: bool,
     ) -> None:
         self.ledger = Ledger.of(settings.levels)
         self.steps = 0
@@ -141,11 +172,22 @@ class LocalSGD(Wrapping):
         self._rows = rows
         self._left_out = LeftOut(self.inner)
         self._module, ddp = unwrapped(self.model)
-        self._models = Models(rows, placement, settings, self.ledger)
+        self._together = Together(presence, self._module, rows)
+        self._models = Models(
+            rows, placement, settings, self.ledger, self._together.says_not_finite
+        )
         world = Metered(placement.world, self.ledger.levels[-1])
         self._signals = Signals(settings.schedules, world, rows[0].values.device)
-        flags = self._flags if self._signals.flagged else None
-        self._gradients = Averager(rows, placement, settings, self.ledger, ddp, watched, flags)
+        self._gradients = Averager(
+            rows,
+            placement,
+            settings,
+            self.ledger,
+            ddp,
+            watched,
+            flags=self._flags if self._signals.flagged else None,
+            named=self._together.named,
+        )
         self._inner_states = InnerStates([self.inner], settings.inner_state, world)
         self._model_agreements = 0
         self._position = Position.start(settings.levels)
@@ -153,6 +195,9 @@ class LocalSGD(Wrapping):
         self._shows_average = False
         self._told = Told(1, rows[0].values.device)
         self._silent = False  # at the last agreement, about losses
+        self._loaded = False
+        self._compared = False  # with the other ranks, before the next step
+        self._together.passes(1)
         self._guards = Guards(self.inner, self._module, rows, self._models, placement)
         self._learning_rate()  # Refuses one that is None and needed, before anything is trained.
 
@@ -198,13 +243,13 @@ class LocalSGD(Wrapping):
         if closure is None and makes_state(self.inner):
             with self._guards.inner.own():
                 return self.inner.step()
-        with others_named_lost(self.steps):
+        with self._together.named():
             return self._step(closure)
 
     def _step(self, closure: Callable[[], Any] | None) -> Any:
         self._guards.begin_step()
-        if self.steps == 0:
-            self._models.follow()  # Weights may have been loaded since this was made.
+        if not self._compared:
+            self._begin()
         self._begin_rounds()
         with self._guards.inner.own():
             if closure is not None:
@@ -220,7 +265,15 @@ class LocalSGD(Wrapping):
         if self._position.left[0] == 0:
             self._agree()
         self._guards.end_step(self._all_averaged)
+        self._together.passes(self.steps + 1)
         return loss
+
+    def _begin(self) -> None:
+        """Before the first step here: do all ranks go on from the same place?"""
+        self._together.check_start(self.steps, repr(self._position), loaded=self._loaded)
+        self._compared = True
+        if self.steps == 0:
+            self._models.follow()  # Weights may have been loaded since this was made.
 
     def average_gradients(self) -> None:
         """Averages gradients now where `step()` would do so first, and only once.
@@ -229,7 +282,7 @@ class LocalSGD(Wrapping):
         the end of the backward pass): call this, clip, then step. In a local phase nothing happens.
         Without a step, `zero_grad()` of this optimizer (not the model's) begins anew.
         """
-        with others_named_lost(self.steps):
+        with self._together.named():
             self._gradients.average_early()
 
     def _evaluate(self, closure: Callable[[], Any]) -> Any:
@@ -289,17 +342,25 @@ class LocalSGD(Wrapping):
 
     def _agree(self) -> None:
         depth, shared = self._position.depth, self._gradients.shared
+        self._together.syncs(self.steps, depth if self._settings.levels > 1 else None)
         self._left_out.check()
         if depth == self._settings.levels:
             self._guards.before_world()
         if shared < depth:
             self._models.agree(depth, first=shared, meanwhile=partial(self._move_on, depth))
+            self._look_for_not_finite(self._models.left_out)
         else:
             self._models.check_some_in_place()
             self._move_on(depth)
         if self._settings.inner_state and shared < depth == self._settings.levels:
             self._model_agreements += 1
             self._inner_states.agree(self._model_agreements)
+
+    def _look_for_not_finite(self, left_out: bool) -> None:
+        if left_out:
+            own = self._together.tell_of_not_finite(self._settings.not_finite == "leave_out")
+            if own:
+                clear_not_finite(self.inner)
 
     def _move_on(self, depth: int) -> None:
         """The next rounds begin: done while models are on the wire."""
@@ -344,17 +405,21 @@ class LocalSGD(Wrapping):
         self._guards.inner.check_finish(self.steps)
         if self._finished_at == self.steps:
             return
-        with others_named_lost(self.steps):
+        with self._together.named():
             self._finish()
+            self._together.passes(self.steps + 1)
 
     def _finish(self) -> None:
-        check_same_steps(self.steps, self._placement.world, self._rows[0].values.device)
         due = self._innermost_due()
-        if due is None and self._models.unsettled:
+        equal = due is None and not self._models.unsettled
+        if self._together.differ("finish()", self.steps, equal):
+            due = 0
+        elif due is None and self._models.unsettled:
             due = self._settings.levels
         if due is not None:
             self._left_out.check()
             self._models.settle(first=due)
+            self._look_for_not_finite(self._models.left_out)
             self._position.left = [0] * self._settings.levels
             self._position.depth = 0
             self._open()
@@ -375,12 +440,16 @@ class LocalSGD(Wrapping):
             return
         for row in self._rows:
             row.check_in_place()
-        differ = not self._all_averaged
+        equal = self._all_averaged
         with ExitStack() as held, self._guards.part.showing():
-            with others_named_lost(self.steps):
-                held.enter_context(
-                    averaged(self._module, self._rows, self._placement.world, differ)
+            with self._together.named():
+                differ = self._together.differ("agreed_model()", self.steps, equal) or not equal
+                says = self._together.says_not_finite
+                left_out = held.enter_context(
+                    averaged(self._module, self._rows, self._placement.world, differ, says)
                 )
+                self._look_for_not_finite(left_out)
+                self._together.passes(self.steps + 1)
             self._shows_average = True
             self._guards.seen()
             try:
@@ -397,6 +466,7 @@ class LocalSGD(Wrapping):
     def _own_state(self) -> dict[str, Any]:
         return {
             "rank": self._placement.rank,
+            "model": fingerprint(self._rows),
             "steps": self.steps,
             "finished_at": self._finished_at,
             "position": asdict(self._position),
@@ -411,19 +481,7 @@ class LocalSGD(Wrapping):
         }
 
     def _check_saved(self, own: dict[str, Any]) -> None:
-        rank = own.get("rank", self._placement.rank)
-        if rank != self._placement.rank and _remembers(own["levels"]):
-            raise UserError(
-                f"the state is of rank {rank}, and what its reducers remember is not of rank "
-                f"{self._placement.rank}; let each rank load what it has saved itself"
-            )
-        now = self._settings.described()
-        for what in ("topology", "reducers", "outers", "delay", "inner_state"):
-            if own["made_with"][what] != now[what]:
-                raise UserError(
-                    f"the state was saved with {what} {own['made_with'][what]}, and this LocalSGD "
-                    f"has {now[what]}; make it with the same, or begin anew from the agreed model"
-                )
+        check_saved(own, self._own_state(), self._settings)
 
     def _load_own(self, own: dict[str, Any]) -> None:
         self.steps = own["steps"]
@@ -443,6 +501,8 @@ class LocalSGD(Wrapping):
         self._gradients.watch = None if self.steps else self._gradients.watch
         self._guards.loaded(self._all_averaged)
         self._gradients.set_shared(self._position.shared)
+        self._compared, self._loaded = False, True
+        self._together.passes(self.steps + 1)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LocalSGD:
         """Rows of its own: deep-copy model and optimizer together, `deepcopy((model, self))`."""
@@ -450,15 +510,10 @@ class LocalSGD(Wrapping):
         memo[id(self)] = new
         model = copy.deepcopy(self.model, memo)
         rows = new._adopt(copy.deepcopy(self.inner, memo), model, self._placement.world.members)
-        new._set_up(self._settings, self._placement, rows, watched=not self.steps)
+        presence = self._together.presence
+        new._set_up(self._settings, self._placement, presence, rows, watched=not self.steps)
         new._load_own(self._own_state())
         return new
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("LocalSGD holds process groups and can't be pickled; save its state_dict()")
-
-
-def _remembers(levels: Sequence[Sequence[dict[str, Any]]]) -> bool:
-    """Whether a reducer has saved any tensor."""
-    own = (value for row in levels for level in row for value in level["reducer"].values())
-    return any(isinstance(value, Tensor) for value in own)

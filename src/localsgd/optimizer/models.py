@@ -11,7 +11,7 @@ import torch
 
 from localsgd.collective import Ledger
 from localsgd.delayed import Fragmented
-from localsgd.level import Blocks, Level, agree_and_share, settle
+from localsgd.level import Blocks, Level, Spare, agree_and_share, settle
 from localsgd.optimizer.rows import Row
 from localsgd.optimizer.settings import Settings
 from localsgd.reduce.seam import bound_to_all
@@ -26,10 +26,16 @@ class Models:
         placement: where the others are.
         settings: reducers and outer optimizers of the levels; every row has its own copies.
         ledger: counts what crosses.
+        says: called before this worker is left out of a mean, as its weights are not finite.
     """
 
     def __init__(
-        self, rows: Sequence[Row], placement: Placement, settings: Settings, ledger: Ledger
+        self,
+        rows: Sequence[Row],
+        placement: Placement,
+        settings: Settings,
+        ledger: Ledger,
+        says: Callable[[], None] = lambda: None,
     ) -> None:
         self._rows = rows
         layouts = [row.layout for row in rows]
@@ -42,6 +48,7 @@ class Models:
                 outers=settings.outers,
                 ledger=ledger,
                 delay=settings.delay,
+                spare=None if row.layout.spare is None else Spare(row.layout.spare, says),
             )
             for row, *reducers in zip(rows, *by_level, strict=True)
         ]
@@ -69,6 +76,13 @@ class Models:
                 agree_and_share(levels[:depth], first, meanwhile=None if index else look)
         if failed:
             raise failed[0]
+
+    @property
+    def left_out(self) -> bool:
+        """Whether any of the last means is without some workers. Asks no GPU."""
+        parts = (p for part in self._parts() for p in getattr(part, "levels", [part]))
+        shares = (part.left_out for part in parts if part.left_out is not None)
+        return any(bool(share.any()) for share in shares if share.device.type == "cpu")
 
     @torch.no_grad()
     def follow(self) -> None:

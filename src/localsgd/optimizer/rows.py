@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -137,6 +137,8 @@ def rows_of(model: nn.Module, inner: Optimizer, multiple: int) -> tuple[Row, ...
     for kind in dict.fromkeys((p.dtype, p.device) for _, p in named):
         chosen = [(name, p) for name, p in named if (p.dtype, p.device) == kind]
         layout = Layout.of(((name, p.data) for name, p in chosen), multiple=multiple)
+        if layout.spare is None:  # A worker that is left out of a mean says so there.
+            layout = replace(layout, length=layout.length + multiple)
         values = layout.rows(1, kind[1])[0]
         adopt(layout, values, chosen)
         parameters = tuple(p for _, p in chosen)

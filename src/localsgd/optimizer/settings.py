@@ -21,6 +21,7 @@ from localsgd.topology import Topology
 from localsgd.workers.inner_state import Rule, rules_of
 
 AgreeOn: TypeAlias = Literal["auto", "models", "gradients"]
+NotFinite: TypeAlias = Literal["error", "leave_out"]
 LocalSteps: TypeAlias = int | Schedule | Sequence[int | Schedule]
 
 
@@ -40,6 +41,7 @@ class Settings:
     exact: int
     delay: Delay = NO_DELAY
     inner_state: Mapping[str, Rule] = field(default_factory=dict)
+    not_finite: NotFinite = "error"
 
     @property
     def levels(self) -> int:
@@ -55,6 +57,7 @@ class Settings:
             "outers": described(self.outers),
             "delay": str(self.delay),
             "inner_state": str(dict(self.inner_state)),
+            "not_finite": self.not_finite,
         }
 
 
@@ -78,8 +81,11 @@ def settings_of(
     outers: Sequence[Outer | None] | None,
     delay: Delay = NO_DELAY,
     inner_state: str = "",
+    not_finite: NotFinite = "error",
 ) -> Settings:
     """Checks what needs no other process."""
+    if not_finite not in ("error", "leave_out"):
+        raise UserError(f'not_finite={not_finite!r} is unknown; there are "error" and "leave_out"')
     if agree_on not in ("auto", "models", "gradients"):
         raise UserError(
             f'agree_on={agree_on!r} is unknown; there are "auto", "models", "gradients"'
@@ -97,7 +103,8 @@ def settings_of(
     if agree_on == "gradients":
         _check_gradients(schedules, exact)
     exact = 0 if agree_on == "models" else exact
-    return Settings(blocks, schedules, means, outer, agree_on, exact, delay, rules_of(inner_state))
+    rules = rules_of(inner_state)
+    return Settings(blocks, schedules, means, outer, agree_on, exact, delay, rules, not_finite)
 
 
 def _check_kinds(delay: object, inner_state: object) -> None:

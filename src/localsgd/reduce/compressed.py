@@ -100,6 +100,7 @@ class CompressedMean:
     """
 
     linear = False
+    only_reads = True  # unless there are weights
 
     def __init__(
         self,

@@ -38,6 +38,7 @@ class MajorityVote:
     layout: Layout | Fragments | None = field(default=None, repr=False)
 
     linear = False
+    only_reads = True
 
     def reduce(
         self, update: Tensor, weights: Tensor | None, collective: Collective

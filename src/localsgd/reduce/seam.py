@@ -18,9 +18,10 @@ class Reducer(Protocol):
     """Reduces the updates of a level's members to (an approximation of) their weighted mean.
 
     `linear` says that the mean of updates is the update of the mean, so that a level may reduce
-    models in place of updates and keep no anchor. Memory, such as error feedback, lives in the
-    reducer; `state` and `load` move it, as tensors of shape `[g, m, ...]` by name. `repr` says the
-    settings, by which ranks are compared at the start, and nothing of layout or memory.
+    models in place of updates and keep no anchor. `only_reads`, where it is set, says that equally
+    weighted updates are as they were if the reduction fails. Memory, such as error feedback, lives
+    in the reducer; `state` and `load` move it, as tensors of shape `[g, m, ...]` by name. `repr`
+    says the settings, by which ranks are compared at the start, and nothing of layout or memory.
     """
 
     linear: bool

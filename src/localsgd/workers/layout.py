@@ -104,6 +104,11 @@ class Layout:
             padding[slot.offset : slot.offset + slot.length] = False
         return padding.nonzero().flatten()
 
+    @property
+    def spare(self) -> int | None:
+        """A place that belongs to no tensor, if there is one."""
+        return int(self._padding[0]) if len(self._padding) else None
+
     def fingerprint(self) -> bytes:
         """A hash of names, shapes, memory formats and dtype: equal where rows may be averaged."""
         return hashlib.sha256(repr((self.slots, self.length, self.dtype)).encode()).digest()

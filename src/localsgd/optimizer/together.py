@@ -1,0 +1,120 @@
+"""What all ranks do together: each says what it is about to do before tensors cross."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+from torch import nn
+
+from localsgd.collective.presence import Event, Presence, named
+from localsgd.errors import UserError
+from localsgd.optimizer.checks import check_told, checksum, digest_of_text
+from localsgd.optimizer.lost import others_named_lost
+from localsgd.optimizer.rows import Row
+
+
+class Together:
+    """One optimizer's calls, as the other ranks see them.
+
+    Args:
+        presence: of this rank; `None` where it is alone.
+        model: the user's own module.
+        rows: of this worker.
+    """
+
+    def __init__(self, presence: Presence | None, model: nn.Module, rows: Sequence[Row]) -> None:
+        self.presence = presence
+        self._model = model
+        self._rows = rows
+
+    def named(self) -> AbstractContextManager[None]:
+        """Inside, an error of the transport because of another rank becomes `PeerLost`."""
+        return others_named_lost(self.presence)
+
+    def passes(self, step: int) -> None:
+        """The step of this number is the next; until its sync, gradients may cross."""
+        if self.presence is not None:
+            self.presence.passes(Event("the averaging of gradients", step))
+
+    def syncs(self, steps: int, level: int | None) -> None:
+        """The sync after so many steps begins, out to this level where there are several."""
+        if self.presence is not None:
+            what = "the sync" if level is None else f"the sync of level {level}"
+            self.presence.event = Event(what, steps)
+
+    def check_start(self, steps: int, position: str, loaded: bool) -> None:
+        """Refuses on all ranks where some are elsewhere in their rounds, or weights differ although
+        nobody has trained.
+        """
+        if self.presence is None:
+            return
+        told = [position, "" if loaded else self._weights()]
+        found = self._meet("step()", steps, told)
+        check_told(
+            [place for place, _ in found],
+            "where they are in their rounds",
+            "load states of the same step on all ranks",
+        )
+        check_told(
+            [weights for _, weights in found],
+            "weights at the first step",
+            "they have been changed since LocalSGD was made; change or load them alike on all "
+            "ranks, and before",
+        )
+        self.passes(steps + 1)
+
+    def differ(self, call: str, steps: int, equal: bool) -> bool:
+        """Whether ranks differ in their weights although they should be `equal`.
+
+        Raises:
+            UserError: on all ranks, where buffers can't be averaged, or not all are in this call.
+        """
+        if self.presence is None:
+            return False
+        buffers = repr([(n, b.dtype, tuple(b.shape)) for n, b in self._model.named_buffers()])
+        told = [digest_of_text(buffers).hex(), self._weights() if equal else ""]
+        found = self._meet(call, steps, told)
+        check_told(
+            [buffers for buffers, _ in found],
+            "names, shapes or dtypes of buffers",
+            "give them the same size on all ranks",
+        )
+        return len({weights for _, weights in found}) > 1
+
+    def says_not_finite(self) -> None:
+        """This rank is left out of the mean that it is about to take part in."""
+        if self.presence is not None:
+            self.presence.mark()
+
+    def tell_of_not_finite(self, goes_on: bool) -> bool:
+        """Says on all ranks, or on one, who was left out; returns whether this one was."""
+        assert self.presence is not None
+        ranks = self.presence.marked()
+        said = (
+            f"{named(ranks)} had weights that are not finite {self.presence.event}, and all hold "
+            "the mean of the others now"
+        )
+        if len(ranks) == self.presence.processes:
+            raise UserError(
+                f"all ranks had weights that are not finite {self.presence.event}; go on from the "
+                "last state that was saved, with a lower learning rate or clipped gradients"
+            )
+        if not goes_on:
+            raise UserError(
+                f"{said}; lower the learning rate or clip gradients, or let such ranks go on from "
+                'that mean by not_finite="leave_out"'
+            )
+        if self.presence.rank == min(set(range(self.presence.processes)) - set(ranks)):
+            warnings.warn(said, stacklevel=2)
+        return self.presence.rank in ranks
+
+    def _meet(self, call: str, steps: int, told: Sequence[str]) -> list[list[str]]:
+        assert self.presence is not None
+        found = self.presence.meet(Event(call, steps, by_hand=True), json.dumps(told))
+        return [json.loads(text) for text in found]
+
+    def _weights(self) -> str:
+        return ",".join(checksum(row.values) for row in self._rows)
