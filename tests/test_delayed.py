@@ -138,6 +138,36 @@ def test_saved_at_any_turn_it_goes_on_to_the_same_bits(delay: Delay, options: st
     assert torch.equal(rows, others)
 
 
+def signs(rows: Tensor) -> Tensor:
+    """The mean over workers of (||u_k||_1 / N) sign(u_k)."""
+    return (rows.abs().mean(1, keepdim=True) * rows.sign()).mean(0)
+
+
+def test_the_last_agreement_is_not_compressed() -> None:
+    """The mean that is under way was; what is left then is agreed on exactly."""
+    rows = start()
+    made = level(rows, Delay(1, 1), reducers=[CompressedMean(Sign())])
+    rows += training(0)
+    agree_and_share([made])
+    rows += training(1)
+    settle([made])
+    expected = start()[0] + signs(training(0)) + training(1).mean(0)
+    torch.testing.assert_close(rows, expected.expand_as(rows), rtol=1e-12, atol=1e-12)
+
+
+def test_fragments_that_take_turns_end_with_the_exact_mean() -> None:
+    rows = start()
+    made = level(rows, Delay(3, 0), reducers=[CompressedMean(Sign())])
+    for turn in range(4):
+        rows += training(turn)
+        agree_and_share([made])
+    rows += training(4)
+    expected = rows.mean(0)
+    settle([made])
+    torch.testing.assert_close(rows, expected.expand_as(rows), rtol=1e-12, atol=1e-12)
+    assert all(isinstance(one.reducer, CompressedMean) for one in made.levels)
+
+
 def test_an_outer_level_may_be_delayed_over_plain_blocks() -> None:
     rows = start()
     levels = build_levels(place(Topology.parse("2x2")), rows, delay=Delay(1, 1))

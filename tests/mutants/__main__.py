@@ -1,0 +1,154 @@
+"""Plants mistakes in a copy of the package, one after the other, and says which no test notices.
+
+    python -m tests.mutants [--minutes 60] [--only WORD ...] [--check]
+
+Results are kept in `build/mutants.json` and made anew only where the changed file or the tests
+have changed since, so a run that was cut short goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.mutants.cases import MUTANTS
+from tests.mutants.mutant import Gone, Mutant, Sources, test_file
+
+ROOT = Path(__file__).parents[2]
+COPIED = ("src", "tests", "experiments", "benchmarks", "pyproject.toml")
+RESULTS = ROOT / "build" / "mutants.json"
+PATIENCE = 5
+"""A test that takes so many times as long as without the mistake, and a minute, has noticed it."""
+
+
+class Bench:
+    """A copy of the tree in which tests run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder
+        for name in COPIED:
+            source = ROOT / name
+            if source.is_dir():
+                ignored = shutil.ignore_patterns("__pycache__", "results")
+                shutil.copytree(source, folder / name, ignore=ignored)
+            elif source.exists():
+                shutil.copy(source, folder / name)
+        self._seconds: dict[str, float] = {}
+
+    def check(self, end: str) -> None:
+        """Refuses tests that fail without any mistake."""
+        if end not in self._seconds:
+            started = time.monotonic()
+            if (code := self._code(end, 600.0)) != 0:
+                raise SystemExit(f"{end} fails without a mistake (code {code})")
+            self._seconds[end] = time.monotonic() - started
+
+    def notices(self, end: str) -> bool:
+        """Whether these tests fail, or hang."""
+        code = self._code(end, 60.0 + PATIENCE * self._seconds[end])
+        if code in (4, 5):
+            raise SystemExit(f"pytest can't run {end} (code {code})")
+        return code != 0
+
+    def _code(self, end: str, limit: float) -> int | None:
+        path = test_file(self.root / "tests", end)
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", str(path)]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(self.root / "src"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        process = subprocess.Popen(
+            command,
+            cwd=self.root,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            return process.wait(limit)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            with_children_ended(process)
+
+
+def with_children_ended(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def key_of(mutant: Mutant, sources: Sources) -> str:
+    """Another one where the changed file or its tests are."""
+    path, changed = sources.mutated(mutant)
+    tests = [test_file(ROOT / "tests", end).read_text() for end in mutant.tests]
+    text = json.dumps([str(mutant), sources.text(path), changed, *tests])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def verdict(mutant: Mutant, bench: Bench, sources: Sources) -> str:
+    """`caught by` whom, or `survived`."""
+    for end in mutant.tests:
+        bench.check(end)
+    path, changed = sources.mutated(mutant)
+    there = bench.root / "src" / path.relative_to(ROOT / "src")
+    there.write_text(changed)
+    try:
+        for end in mutant.tests:
+            if bench.notices(end):
+                return f"caught by {end}"
+        return "survived"
+    finally:
+        there.write_text(sources.text(path))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=120.0, help="begin no mutant after these")
+    parser.add_argument("--only", nargs="+", default=[], help="words, of which a mutant has one")
+    parser.add_argument("--check", action="store_true", help="only whether all can be planted")
+    asked = parser.parse_args()
+    chosen = [m for m in MUTANTS if not asked.only or any(word in str(m) for word in asked.only)]
+    sources = Sources(ROOT / "src" / "localsgd")
+    keys = {mutant: _key_or_end(mutant, sources) for mutant in chosen}
+    if asked.check:
+        print(f"all {len(chosen)} can be planted")
+        return
+    known: dict[str, str] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    deadline = time.monotonic() + 60 * asked.minutes
+    with tempfile.TemporaryDirectory(prefix="localsgd-mutants-") as folder:
+        bench = Bench(Path(folder))
+        for mutant, key in keys.items():
+            if key not in known and time.monotonic() < deadline:
+                known[key] = verdict(mutant, bench, sources)
+                RESULTS.parent.mkdir(exist_ok=True)
+                RESULTS.write_text(json.dumps(known, indent=1))
+            print(f"{known.get(key, 'not tried'):40} {mutant}", flush=True)
+    tried = [known[key] for key in keys.values() if key in known]
+    caught = sum(result != "survived" for result in tried)
+    print(f"{caught} of {len(tried)} caught, {len(chosen) - len(tried)} not tried")
+    sys.exit(caught < len(chosen))
+
+
+def _key_or_end(mutant: Mutant, sources: Sources) -> str:
+    try:
+        return key_of(mutant, sources)
+    except Gone as gone:
+        raise SystemExit(str(gone)) from None
+
+
+if __name__ == "__main__":
+    main()
