@@ -127,19 +127,9 @@ def crossing(schedule: Schedule) -> list[str]:
     return crossed.names
 
 
-class LooksAtTheRate:
-    """As `post_local(3, after=4)`, without saying that the step is all that it looks at."""
-
-    def __call__(self, progress: Progress) -> int:
-        return 3 if progress.step >= 4 else 1
-
-
 def test_nothing_is_sent_for_schedules_of_the_step() -> None:
     for names in run(2, crossing, post_local(3, after=4)):
         assert names == ["allreduce_"] * 4  # after steps 2, 3, 4 and 7: models, and nothing else
-    for names in run(2, crossing, LooksAtTheRate()):
-        assert names.count("allreduce_") == 4
-        assert len(names) == 8
 
 
 def falls_always() -> str:
