@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -36,14 +37,14 @@ def train(
     layout: torch.memory_format = torch.contiguous_format,
 ) -> list[dict[str, Tensor]]:
     """Weights after each of six steps of Adam; the second layer in float32 where `dtypes`."""
-    gradients.PACK_BYTES = pack_bytes
     torch.manual_seed(0)
     model: Any = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 3)).double()
     model.to(memory_format=layout)
     if dtypes:
         model[1].float()
     inner = torch.optim.Adam(model.parameters(), lr=0.1)
-    optimizer = LocalSGD(inner, model, **keywords)
+    with mock.patch.object(gradients, "PACK_BYTES", pack_bytes):
+        optimizer = LocalSGD(inner, model, **keywords)
     generator = torch.Generator().manual_seed(dist.get_rank())
     seen = []
     for _ in range(6):
