@@ -205,6 +205,40 @@ def test_gamma_is_that_of_the_fragments_own_round() -> None:
         gamma = following
 
 
+def test_each_fragment_has_the_gamma_of_its_own_round() -> None:
+    """Of two in turns, whose rounds begin with the first turn, then when the fragment has agreed.
+
+    u <- u/2 + mean Δ/γ, w <- w - γ u.
+    """
+    rows, rates = start(), [0.1, 0.4, 0.05, 0.2, 0.3]
+    made = level(rows, Delay(2, 0), outers=[outer.block_momentum(0.5)])
+    parts, gammas = [slice(0, 32), slice(32, N)], [0.1, 0.1]
+    anchor, velocity = start()[0], torch.zeros(N, dtype=torch.float64)
+    made.begin_round(rates[0])
+    for turn, following in enumerate(rates[1:]):
+        rows += training(turn)
+        part, gamma = parts[turn % 2], gammas[turn % 2]
+        velocity[part] = velocity[part] / 2 + (anchor - rows.mean(0))[part] / gamma
+        anchor[part] -= gamma * velocity[part]
+        agree_and_share([made])
+        torch.testing.assert_close(rows[0, part], anchor[part], rtol=1e-12, atol=1e-12)
+        made.begin_round(following)
+        gammas[turn % 2] = following
+
+
+@pytest.mark.parametrize("delay", [Delay(1, 1), Delay(3, 0), Delay(3, 2)])
+def test_members_that_were_moved_alike_are_followed(delay: Delay) -> None:
+    """Nothing is trained from there, so that nothing moves."""
+    rows = start()
+    made = level(rows, delay, outers=[outer.sgd(0.5, 0.9)])
+    rows.copy_(training(0)[:1].expand_as(rows))
+    made.follow()
+    for _ in range(4):
+        agree_and_share([made])
+    settle([made])
+    assert torch.equal(rows, training(0)[:1].expand_as(rows))
+
+
 @pytest.mark.parametrize(("correction", "factor"), [(1.0, -1.3), (0.5, -0.8)])
 def test_a_deviation_is_multiplied_by_what_steps_make_of_it_less_the_correction(
     correction: float, factor: float
