@@ -61,6 +61,7 @@ def test_a_rate_that_is_back_at_its_highest_has_not_fallen() -> None:
     """Restarts after two small falls, which would be three with those before."""
     assert not seen([0.1, 0.09, 0.08] * 5).decayed
     assert not seen([0.1, 0.09, 0.08, 0.12, 0.11, 0.1]).decayed
+    assert not seen([0.1, 0.09, 0.095, 0.08, 0.085]).decayed
     with pytest.raises(UserError, match="in 3 falls"):
         seen([0.1, 0.09, 0.095, 0.08, 0.085, 0.07])
 

@@ -65,10 +65,10 @@ class Bench:
 
     def _code(self, end: str, limit: float) -> int | None:
         """What pytest returns; None where it takes longer than `limit` seconds."""
-        path = test_file(self.root / "tests", end)
+        path, words = test_file(self.root / "tests", end)
         child = os.fork()
         if child == 0:
-            os._exit(self._tested(path))
+            os._exit(self._tested(path, words))
         deadline = time.monotonic() + limit
         ended, status = 0, 0
         while not ended and time.monotonic() < deadline:
@@ -81,7 +81,7 @@ class Bench:
             return None
         return os.waitstatus_to_exitcode(status)
 
-    def _tested(self, path: Path) -> int:
+    def _tested(self, path: Path, words: list[str]) -> int:
         """Runs one test file, in a child that finds package and tests in the copy."""
         os.setsid()
         os.chdir(self.root)
@@ -93,13 +93,14 @@ class Bench:
         elsewhere = [entry for entry in sys.path if not Path(entry or ".").is_relative_to(ROOT)]
         libraries = [entry for entry in sys.path if "site-packages" in entry]
         sys.path[:] = [str(self.root / "src"), str(self.root), *elsewhere, *libraries]
-        return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", str(path)]))
+        chosen = ["-k", " or ".join(words)] if words else []
+        return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *chosen, str(path)]))
 
 
 def key_of(mutant: Mutant, sources: Sources) -> str:
     """Another one where the changed file or its tests are."""
     path, changed = sources.mutated(mutant)
-    tests = [test_file(ROOT / "tests", end).read_text() for end in mutant.tests]
+    tests = [test_file(ROOT / "tests", end)[0].read_text() for end in mutant.tests]
     text = json.dumps([str(mutant), sources.text(path), changed, *tests])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

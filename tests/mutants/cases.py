@@ -88,7 +88,7 @@ RATES = _in(
 )
 
 LEVELS = _in(
-    "test_level.py test_outer.py test_train.py",
+    "test_level.py test_outer.py test_train.py::resumed,does_not_agree_again",
     ("Level.share", "1 if self.members.data_ptr() == self.anchor.data_ptr() else 0", "1"),
     ("Level.follow", "self.anchor.copy_(self.members[:, 0])", "None"),
     ("Level.begin_agree", "self._agreed_rate = self._learning_rate", ""),
@@ -178,7 +178,8 @@ REDUCERS = [
         ("CompressedMean.bound", "self._fragments or Fragments.of(layout)", "self._fragments"),
     ),
     *_in(
-        "conformance/test_compressor.py reduce/test_int8.py reduce/test_top_k.py",
+        "conformance/test_compressor.py reduce/test_int8.py reduce/test_top_k.py "
+        "reduce/test_bits.py reduce/test_sign.py",
         ("Int8Codec.encode", "levels.floor_()", "levels.round_()"),
         ("Int8Codec.encode", "chunks.abs().amax(1, keepdim=True)", "chunks.abs().max()"),
         (
@@ -187,7 +188,6 @@ REDUCERS = [
             "max(1, int(self.share * fragments.scalars))",
         ),
         ("TopKCodec.encode", "x.abs()", "x"),
-        ("SignCodec._encode", "signs &= run.mask.to(signs.device)", ""),
         ("SignCodec.read", "out[end:] = 0.0", ""),
         ("pack_signs", "x.numpy() >= 0", "x.numpy() > 0"),
         ("BFloat16Codec.fault", "sizes >= INFINITY", "sizes > INFINITY"),
@@ -227,7 +227,8 @@ SIGNALS = _in(
 )
 
 LOOP = _in(
-    "test_train.py",
+    "test_train.py::any_number,does_not_agree_again,after_step,rounds_begin,resumed "
+    "test_train.py::gradients",
     ("train", "shared if gradients else 0", "0"),
     ("train", "position.left[0] -= 1", ""),
     ("train", "settle(levels, first=settled)", "settle(levels)"),
@@ -258,7 +259,7 @@ WORKERS = [
         ("_dirichlet", "gammas / gammas.sum()", "torch.full_like(gammas, 1 / workers)"),
     ),
     *_in(
-        "test_evaluate.py",
+        "test_evaluate.py::chunk,recalibra,by_hand",
         ("mean_row", "params[:, start : start + CHUNK]", "params[:, :CHUNK]"),
         (
             "mean_row",
@@ -269,7 +270,7 @@ WORKERS = [
         ("local_score", "model.eval()", "None"),
     ),
     *_in(
-        "test_state.py",
+        "test_state.py::second,flipped",
         ("load", 'assembly.model_agreements = common["model_agreements"]', ""),
         ("_unsealed", "sealed != _sealed(common)", "False"),
     ),
@@ -277,7 +278,7 @@ WORKERS = [
         "landscape/test_sharpness.py landscape/test_statistics.py",
         ("sharpness", "radius * filters**0.5", "radius * filters"),
         ("estimated", "count / (count - 1).clamp(min=1)", "1.0"),
-        ("_moments", "evaluation_mode(model)", "evaluation_mode(model.train())"),
+        ("_moments", "module.training = True", "model.train()"),
         ("evaluation_mode", "module.training = training", ""),
     ),
 ]
@@ -292,7 +293,6 @@ OPTIMIZER = [
         ("LocalSGD._found_inf", "amp.unscale(self.inner, scale)", "None"),
         ("LocalSGD._innermost_due", "left != length", "True"),
         ("Averager.mean_loss", "agree_and_share(self._levels(row))", "None"),
-        ("Pack._fill", "marks[missing] = 0", ""),
         (
             "LocalSGD._load_own",
             "self._position.shared = min(self._position.shared, own['shared'])",
@@ -308,6 +308,7 @@ OPTIMIZER = [
             "",
         ),
     ),
+    *_in("optimizer/test_ddp.py::some_ranks", ("Pack._fill", "marks[missing] = 0", "")),
     *_in(
         "optimizer/test_agreements.py",
         ("averaged", "row.values.copy_(own)", "None"),

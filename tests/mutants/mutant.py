@@ -27,7 +27,8 @@ class Mutant:
         where: the function, as `Class.method` or `function`, in any file of the package.
         before: an expression or a statement of it.
         after: what stands in its place.
-        tests: ends of paths of test files, of which one must fail.
+        tests: ends of paths of test files, of which one must fail; `test_file.py::one,two` is of
+            the tests with one of these words in their names.
     """
 
     where: str
@@ -102,9 +103,10 @@ def _replaced(text: str, node: ast.AST, after: str) -> str:
     return (head + after.encode() + tail).decode()
 
 
-def test_file(root: Path, end: str) -> Path:
-    """The one test file below `root` whose path ends so."""
+def test_file(root: Path, tests: str) -> tuple[Path, list[str]]:
+    """The one test file below `root` whose path ends so, and the words that choose tests of it."""
+    end, _, words = tests.partition("::")
     found = [path for path in root.rglob(Path(end).name) if f"/{path}".endswith(f"/{end}")]
     if len(found) != 1:
         raise Gone(f"there are {len(found)} test files {end} instead of one")
-    return found[0]
+    return found[0], [word for word in words.split(",") if word]
