@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types docs package clean
+.PHONY: demo test mutants lint types docs package clean
 
 demo: $(VENV)/cli
 	$(BIN)/localsgd compare --task digits --methods mini-batch local post-local hierarchical \
@@ -13,6 +13,9 @@ demo: $(VENV)/cli
 
 test: $(VENV)/dev
 	$(BIN)/python -m pytest $(ARGS)
+
+mutants: $(VENV)/dev
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

@@ -25,12 +25,23 @@ def sequence(schedule: Schedule, seen: list[Progress]) -> list[int]:
     return [schedule(dataclasses.replace(at, memory=memory)) for at in seen]
 
 
-def test_qsr_follows_its_formula() -> None:
-    rates = [0.4, 0.2, 0.1, 0.05, 0.02, 0.01]
-    seen = [Progress(step, learning_rate=r) for step, r in enumerate(rates)]
-    found = sequence(qsr(4, 0.2, longest=1000), seen)
-    assert found == [max(4, math.floor((0.2 / rate) ** 2 + 1e-9)) for rate in rates]
-    assert found == [4, 4, 4, 16, 100, 400]
+def test_qsr_by_hand() -> None:
+    """(1/γ)² is 1.6, 2.8, 4, 8.7, 11.1 and 25: rounded down, and never below the base."""
+    rates = [0.8, 0.6, 0.5, 0.34, 0.3, 0.2]
+    seen = [Progress(step, learning_rate=rate) for step, rate in enumerate(rates)]
+    assert sequence(qsr(1, 1.0, longest=1000), seen) == [1, 2, 4, 8, 11, 25]
+    assert sequence(qsr(3, 1.0, longest=1000), seen) == [3, 3, 4, 8, 11, 25]
+
+
+def test_qsr_is_not_off_by_one_where_a_quotient_rounds_down() -> None:
+    assert (
+        qsr(1, 0.3, longest=1000)(Progress(learning_rate=0.1)) == 9
+    )  # (0.3 / 0.1)² is a little under 9
+    assert qsr(1, 0.2, longest=1000)(Progress(learning_rate=0.01)) == 400
+
+
+def test_qsr_takes_its_base_where_nobody_knows_the_rate() -> None:
+    assert qsr(4, 0.2)(Progress(100)) == 4
 
 
 def test_qsr_keeps_to_its_base_while_the_rate_warms_up() -> None:
@@ -117,6 +128,24 @@ def test_plateau_switches_after_windows_that_do_not_improve() -> None:
     assert sequence(plateau(8, window=5, threshold=0.001), seen)[20] == 1
 
 
+def test_a_plateau_is_of_windows_in_a_row() -> None:
+    """One window that improves between two that stay begins the count anew."""
+    # Means of windows of 1 step, from the first that is judged on: 8, 8, 4, 4, 4.
+    losses = [8.0, 8.0, 8.0, 4.0, 4.0, 4.0, 4.0]
+    seen = [Progress(step, loss=loss) for step, loss in enumerate(losses)]
+    # Stays at step 2, improves at 3, stays at 4 and 5.
+    assert sequence(plateau(8, window=1, patience=2), seen) == [1, 1, 1, 1, 1, 8, 8]
+    assert sequence(plateau(8, window=1, patience=1), seen) == [1, 1, 8, 8, 8, 8, 8]
+
+
+def test_a_fall_is_measured_from_the_best_window() -> None:
+    """Of 10 %: 10 to 9.2 is none, to 8.9 one; 9.5 is none after that."""
+    losses = [10.0, 10.0, 9.2, 8.9, 9.5, 8.7, 8.0]
+    seen = [Progress(step, loss=loss) for step, loss in enumerate(losses)]
+    found = sequence(plateau(8, window=1, patience=2, threshold=0.1), seen)
+    assert found == [1, 1, 1, 1, 1, 8, 8]
+
+
 @pytest.mark.parametrize("inner", [1, 3])
 def test_the_waiting_share_is_met_by_the_least_h(inner: int) -> None:
     """Seconds are told at an agreement of all and seen at the next; here after `inner` rounds."""
@@ -171,6 +200,26 @@ def test_memory_is_saved_with_the_position() -> None:
         steps[0] += turn.local_steps
     assert found == [16, 8, 4, 1]
     assert position.memories[0]["first_loss"] == 4.0
+
+
+def test_two_adaptive_levels_remember_apart() -> None:
+    """H falls with the loss, and so does H^b, of which each round of H is a step."""
+    losses = {0: 16.0, 2: 16.0, 4: 4.0, 5: 4.0, 6: 1.0}
+    position, step, found = Position.start(2), 0, []
+    turns = rounds(
+        [adacomm(2, period=4), adacomm(4, period=5)],
+        lambda: Progress(step, loss=losses.get(step, 1.0)),
+        position,
+    )
+    for _ in range(6):
+        turn = next(turns)
+        found.append((step, *position.lengths))
+        step += turn.local_steps
+    # ceil(2 sqrt(4/16)) = 1 at step 4. The outer round of 4 ends after step 6; by then
+    # ceil(4 sqrt(1/16)) = 1.
+    assert found == [(0, 2, 4), (2, 2, 4), (4, 1, 4), (5, 1, 4), (6, 1, 1), (7, 1, 1)]
+    assert [memory["length"] for memory in position.memories] == [1, 1]
+    assert [memory["period"] for memory in position.memories] == [1, 1]
 
 
 @pytest.mark.parametrize(

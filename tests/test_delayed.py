@@ -138,6 +138,36 @@ def test_saved_at_any_turn_it_goes_on_to_the_same_bits(delay: Delay, options: st
     assert torch.equal(rows, others)
 
 
+def signs(rows: Tensor) -> Tensor:
+    """The mean over workers of (||u_k||_1 / N) sign(u_k)."""
+    return (rows.abs().mean(1, keepdim=True) * rows.sign()).mean(0)
+
+
+def test_the_last_agreement_is_not_compressed() -> None:
+    """The mean that is under way was; what is left then is agreed on exactly."""
+    rows = start()
+    made = level(rows, Delay(1, 1), reducers=[CompressedMean(Sign())])
+    rows += training(0)
+    agree_and_share([made])
+    rows += training(1)
+    settle([made])
+    expected = start()[0] + signs(training(0)) + training(1).mean(0)
+    torch.testing.assert_close(rows, expected.expand_as(rows), rtol=1e-12, atol=1e-12)
+
+
+def test_fragments_that_take_turns_end_with_the_exact_mean() -> None:
+    rows = start()
+    made = level(rows, Delay(3, 0), reducers=[CompressedMean(Sign())])
+    for turn in range(4):
+        rows += training(turn)
+        agree_and_share([made])
+    rows += training(4)
+    expected = rows.mean(0)
+    settle([made])
+    torch.testing.assert_close(rows, expected.expand_as(rows), rtol=1e-12, atol=1e-12)
+    assert all(isinstance(one.reducer, CompressedMean) for one in made.levels)
+
+
 def test_an_outer_level_may_be_delayed_over_plain_blocks() -> None:
     rows = start()
     levels = build_levels(place(Topology.parse("2x2")), rows, delay=Delay(1, 1))
@@ -173,6 +203,40 @@ def test_gamma_is_that_of_the_fragments_own_round() -> None:
         sent, of_sent = rows.clone(), gamma
         made.begin_round(following)
         gamma = following
+
+
+def test_each_fragment_has_the_gamma_of_its_own_round() -> None:
+    """Of two in turns, whose rounds begin with the first turn, then when the fragment has agreed.
+
+    u <- u/2 + mean Δ/γ, w <- w - γ u.
+    """
+    rows, rates = start(), [0.1, 0.4, 0.05, 0.2, 0.3]
+    made = level(rows, Delay(2, 0), outers=[outer.block_momentum(0.5)])
+    parts, gammas = [slice(0, 32), slice(32, N)], [0.1, 0.1]
+    anchor, velocity = start()[0], torch.zeros(N, dtype=torch.float64)
+    made.begin_round(rates[0])
+    for turn, following in enumerate(rates[1:]):
+        rows += training(turn)
+        part, gamma = parts[turn % 2], gammas[turn % 2]
+        velocity[part] = velocity[part] / 2 + (anchor - rows.mean(0))[part] / gamma
+        anchor[part] -= gamma * velocity[part]
+        agree_and_share([made])
+        torch.testing.assert_close(rows[0, part], anchor[part], rtol=1e-12, atol=1e-12)
+        made.begin_round(following)
+        gammas[turn % 2] = following
+
+
+@pytest.mark.parametrize("delay", [Delay(1, 1), Delay(3, 0), Delay(3, 2)])
+def test_members_that_were_moved_alike_are_followed(delay: Delay) -> None:
+    """Nothing is trained from there, so that nothing moves."""
+    rows = start()
+    made = level(rows, delay, outers=[outer.sgd(0.5, 0.9)])
+    rows.copy_(training(0)[:1].expand_as(rows))
+    made.follow()
+    for _ in range(4):
+        agree_and_share([made])
+    settle([made])
+    assert torch.equal(rows, training(0)[:1].expand_as(rows))
 
 
 @pytest.mark.parametrize(("correction", "factor"), [(1.0, -1.3), (0.5, -0.8)])

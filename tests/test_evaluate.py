@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from localsgd import evaluate
 from localsgd.assemble import Assembly, assemble
+from localsgd.collective import InProcess
 from localsgd.evaluate import agreed_model, local_score, score
 from localsgd.plan import Plan
 from localsgd.tasks.models.small_cnn import small_cnn
-from localsgd.topology import place
+from localsgd.topology import Topology, place
 from tests.distributed import harness
 from tests.runs import SAMPLES, digits, prepared, same, tiny, worker_states
 
@@ -66,6 +67,45 @@ def test_weights_are_the_mean_and_workers_stay_as_they_are(policy: str) -> None:
         for parameter in model.parameters():
             parameter.zero_()  # memory of its own
     assert same(worker_states(assembly), before)
+
+
+def test_a_mean_row_is_made_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 8 scalars; the last one is shorter, and no multiple of the number of workers."""
+    monkeypatch.setattr(evaluate, "CHUNK", 8)
+    params = torch.stack([torch.arange(19.0), 3 * torch.arange(19.0), torch.full((19,), 2.0)])
+    before = params.clone()
+    found = evaluate.mean_row(params, InProcess(3))
+    expected = [(4 * place + 2) / 3 for place in range(19)]
+    assert found.tolist() == pytest.approx(expected, rel=1e-6)
+    assert torch.equal(params, before)
+
+
+def test_a_row_above_a_chunk_of_the_usual_size() -> None:
+    rows = torch.arange(2**20 + 5).repeat(2, 1) + torch.tensor([[1], [3]])
+    found = evaluate.mean_row(rows.double(), InProcess(2))
+    assert torch.equal(found, torch.arange(2.0, 2**20 + 7, dtype=torch.float64))
+
+
+class Noisy(nn.Module):
+    """Dropout before batch norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop, self.norm = nn.Dropout(0.5), nn.BatchNorm2d(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.drop(x))
+
+
+def test_recalibration_drops_nothing_out() -> None:
+    """The statistics are those of the images, whatever stands before batch norm."""
+    assembly = assemble(tiny(), digits(), place(Topology((4,))), torch.device("cpu"))
+    model = Noisy().double()
+    evaluate.recalibrate(model, assembly)
+    images = digits().train_batch(torch.arange(SAMPLES), None)[0].double()
+    close(model.norm.running_mean, images.mean((0, 2, 3)))
+    close(model.norm.running_var, images.var((0, 2, 3)))
+    assert not any(part.training for part in model.modules())
 
 
 def test_mean_statistics_have_the_variance_between_workers() -> None:

@@ -52,7 +52,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "larc": {"method": "post-local", "optimizer": "larc"},
     "sign descent": {"method": "local", "optimizer": "sign", "lr": 1e-3},
     "noise and clipping": {"noise": 1e-4, "clip": 1.0},
-    "owned": {"partition": "by-label", "method": "local", "weighting": "samples"},
+    "owned": {"partition": "dirichlet:1", "method": "local", "weighting": "samples"},
     "leaving early": {
         "partition": "dirichlet:0.5",
         "method": "local",

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from localsgd.learning_rate import StepDecay
+from localsgd.learning_rate import Cosine, StepDecay
 from localsgd.plan import Plan
 from localsgd.run import Run
 from localsgd.tasks.cifar import CIFAR10_ENTRY
@@ -20,6 +20,31 @@ def test_without_warmup_or_decay() -> None:
     rate = StepDecay(start=1.0, peak=3.0, warmup_steps=0, decays=())
     assert [rate(0), rate(10**9)] == [3.0, 3.0]
     assert not rate.decayed(10**9)
+
+
+def test_a_cosine_falls_from_the_end_of_its_warmup() -> None:
+    """Half-way down at the middle of what is left after it, (12 + 4) / 2."""
+    rate = Cosine(start=1.0, peak=3.0, warmup_steps=4, cycle=12)
+    assert [rate(step) for step in range(5)] == [1.0, 1.5, 2.0, 2.5, 3.0]
+    assert rate(8) == pytest.approx(1.5, rel=1e-14)
+    assert rate(6) == pytest.approx(1.5 * (1 + 0.5**0.5), rel=1e-14)  # cos(π/4)
+    assert not rate.decayed(11)
+    assert rate.decays == ()
+
+
+def test_restarts_begin_at_the_peak_without_a_warmup() -> None:
+    rate = Cosine(start=1.0, peak=3.0, warmup_steps=4, cycle=12, floor=1.0)
+    assert rate(8) == pytest.approx(2.0, rel=1e-14)
+    for cycle in (12, 24):
+        assert rate(cycle) == 3.0
+        assert rate(cycle + 6) == pytest.approx(2.0, rel=1e-14)
+        assert rate(cycle + 3) == pytest.approx(2.0 + 0.5**0.5, rel=1e-14)
+    assert 1.0 < rate(11) < 1.1
+
+
+def test_a_warmup_that_fills_the_cycle() -> None:
+    rate = Cosine(start=1.0, peak=3.0, warmup_steps=4, cycle=4)
+    assert [rate(step) for step in (3, 4, 6)] == [2.5, 3.0, 1.5]
 
 
 def paper(workers: int) -> Plan:

@@ -87,6 +87,37 @@ def test_block_momentum_without_momentum_is_plain_averaging() -> None:
     assert one_round(level, rows, [8.0, 6.0], rate=0.3) == pytest.approx(7.0, rel=1e-14)
 
 
+def test_slowmo_goes_its_rate_of_the_way() -> None:
+    """u <- β u + mean Δ/γ, w <- w - α γ u (Wang et al. 2020, Algorithm 1), β = α = 1/2."""
+    level, rows = level_of(10.0, outer.slowmo(0.5, learning_rate=0.5))
+    assert one_round(level, rows, [8.0, 6.0], rate=0.5) == 8.5  # u = 6
+    assert one_round(level, rows, [7.5, 7.5], rate=0.25) == 7.625  # u = 3 + 4
+
+
+def test_bmuf_by_hand() -> None:
+    """Δ <- η Δ + ζ (mean - v), v <- v + ζ (mean - v) + η Δ; η = 1 - 1/K (Chen and Huo 2016)."""
+    level, rows = level_of(10.0, outer.bmuf(2))
+    assert one_round(level, rows, [8.0, 6.0]) == 5.5  # Δ = -3, v = 10 - 3 - 3/2
+    assert one_round(level, rows, [4.5, 4.5]) == 3.25  # Δ = -5/2, v = 5.5 - 1 - 5/4
+    level, rows = level_of(10.0, outer.bmuf(4, learning_rate=0.5), workers=4)
+    assert one_round(level, rows, [8.0, 6.0, 4.0, 6.0]) == 6.5  # Δ = -2, v = 10 - 2 - 3/2
+    level, rows = level_of(10.0, outer.bmuf(4, momentum=0.5), workers=4)
+    assert one_round(level, rows, [8.0, 6.0, 4.0, 6.0]) == 4.0  # Δ = -4, v = 10 - 4 - 2
+
+
+def test_bmuf_of_one_worker_is_plain_averaging() -> None:
+    level, rows = level_of(10.0, outer.bmuf(1), workers=1)
+    assert one_round(level, rows, [8.0]) == 8.0
+    assert one_round(level, rows, [7.0]) == 7.0
+
+
+def test_diloco_by_hand() -> None:
+    level, rows = level_of(10.0, outer.diloco())
+    # u = 3 and a step of 0.7 (3 + 0.9 * 3); then u = 2.7 + 1.
+    assert one_round(level, rows, [8.0, 6.0]) == pytest.approx(6.01, rel=1e-14)
+    assert one_round(level, rows, [5.01, 5.01]) == pytest.approx(2.979, rel=1e-14)
+
+
 def test_any_optimizer_of_torch_may_be_the_outer_one() -> None:
     level, rows = level_of(10.0, Outer(lambda anchors: torch.optim.Adam(anchors, lr=0.25)))
     assert one_round(level, rows, [8.0, 6.0]) == pytest.approx(9.75, abs=1e-6)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from itertools import pairwise
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -103,11 +104,11 @@ def test_gradients_that_never_come_are_not_waited_for(monkeypatch: pytest.Monkey
 
 
 def trained_here(sliced: bool, settings: dict[str, Any]) -> tuple[Tensor, list[Any], bool]:
-    overlap.SLICE = 1024 if sliced else 1 << 30
     wanted = tiny(model="small-cnn-4", **settings)
     task = digits(wanted.train_samples or 0)
     placement = place(Plan(wanted, task.train_size).topology)
-    assembly = assemble(wanted, task, placement, torch.device("cpu"))
+    with mock.patch.object(overlap, "SLICE", 1024 if sliced else 1 << 30):
+        assembly = assemble(wanted, task, placement, torch.device("cpu"))
     assembly.advance()
     entries = [dataclasses.asdict(entry) for entry in assembly.ledger.levels]
     return assembly.workers.params, entries, isinstance(assembly.gradients[0], Overlapped)
@@ -131,6 +132,5 @@ def test_many_processes_come_to_the_same_bits(processes: int, settings: dict[str
         assert entries[0]["calls"] > plain[0]["calls"]
 
 
-def test_one_process_has_nothing_to_hide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overlap, "SLICE", 1024)  # and put back, as `trained_here` changes it
+def test_one_process_has_nothing_to_hide() -> None:
     assert trained_here(True, {})[2] is False

@@ -96,10 +96,12 @@ def test_piecewise_changes_at_its_keys() -> None:
 def test_points_of_a_run_in_steps() -> None:
     assert epochs(150, steps_per_epoch=98) == 14_700
     assert epochs(0.5, steps_per_epoch=3) == 2
+    assert epochs(0.4, steps_per_epoch=3) == 2  # the first step at or after 1.2
     assert epochs(1.1, steps_per_epoch=10) == 11  # 1.1 * 10 is a little over 11 in floating point
     assert share(0.5, steps=300) == 150
     assert share(0.5, steps=3) == 2
-    assert share(0.1, steps=30) == 3
+    assert share(0.4, steps=3) == 2
+    assert share(0.07, steps=100) == 7  # 0.07 * 100 is a little over 7 in floating point
     assert share(1, steps=7) == 7
 
 

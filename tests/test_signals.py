@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from localsgd import LocalSGD, Progress, UserError, outer, post_local
-from localsgd.collective import ProcessGroup
+from localsgd.schedule import Schedule
 from localsgd.signals import FirstDecay
+from tests.distributed.crossing import Crossing
 from tests.distributed.harness import run
 from tests.optimizer.reference import assert_bits, loss_of, net, values
 
@@ -57,6 +58,15 @@ def test_a_rate_that_falls_all_the_time_is_refused(rates: list[float]) -> None:
     with pytest.raises(UserError, match="falls little by little") as caught:
         seen(rates)
     assert "localsgd.epochs" in str(caught.value)
+
+
+def test_a_rate_that_is_back_at_its_highest_has_not_fallen() -> None:
+    """Restarts after two small falls, which would be three with those before."""
+    assert not seen([0.1, 0.09, 0.08] * 5).decayed
+    assert not seen([0.1, 0.09, 0.08, 0.12, 0.11, 0.1]).decayed
+    assert not seen([0.1, 0.09, 0.095, 0.08, 0.085]).decayed
+    with pytest.raises(UserError, match="in 3 falls"):
+        seen([0.1, 0.09, 0.095, 0.08, 0.085, 0.07])
 
 
 def test_a_steep_fall_in_few_steps_is_a_decay() -> None:
@@ -109,16 +119,22 @@ def test_schedules_see_the_seconds_waited_agreed() -> None:
     assert run(2, seconds) == [".1.1..1..1"] * 2
 
 
-def sums() -> int:
-    """How many sums cross in 6 steps of a schedule that looks at the step alone, beside models."""
-    own = ProcessGroup.sum
-    with mock.patch.object(ProcessGroup, "sum", autospec=True, side_effect=own) as counted:
-        picture_of([0.1] * 6, {"local_steps": post_local(3, after=3)})
-    return counted.call_count
+def crossing(schedule: Schedule) -> list[str]:
+    """All that crosses in 6 steps after the first, at which gradients are compared."""
+    model = net()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = LocalSGD(inner, model, agree_on="models", local_steps=schedule)
+    loss_of(model, dist.get_rank(), 0).backward()
+    optimizer.step()
+    with Crossing() as crossed:
+        for _ in range(6):
+            optimizer.step()
+    return crossed.names
 
 
 def test_nothing_is_sent_for_schedules_of_the_step() -> None:
-    assert run(2, sums) == [4, 4]
+    for names in run(2, crossing, post_local(3, after=4)):
+        assert names == ["allreduce_"] * 4  # after steps 2, 3, 4 and 7: models, and nothing else
 
 
 def falls_always() -> str:

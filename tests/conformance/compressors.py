@@ -132,6 +132,21 @@ KINDS = [
     Kind("bfloat16", BFloat16(), lambda x, row: x.bfloat16().to(x), lambda row, b: 2 * row.length),
 ]
 STOCHASTIC = Kind("int8 stochastic", Int8(16, seed=3), int8, KINDS[3].size)
+"""`obvious` is its rounding to the nearest, without a draw; `int8_drawn` with one."""
+
+
+def int8_drawn(x: Tensor, draw: torch.Generator) -> Tensor:
+    """Up with the probability of the fraction, scalar by scalar."""
+    found = []
+    for chunk in x.split(16):
+        scale = float(chunk.abs().max()) / 127 or 1.0
+        chances = torch.rand(16, generator=draw, dtype=torch.float64).tolist()
+        found += [
+            math.floor(value / scale + chance) * scale
+            for value, chance in zip(chunk.tolist(), chances, strict=False)
+        ]
+    return torch.tensor(found, dtype=torch.float64)
+
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 every_dtype = pytest.mark.parametrize("dtype", FLOAT, ids=str)

@@ -29,6 +29,7 @@ from localsgd.reduce import (
 )
 from localsgd.reduce.compressor import decode, encode
 from localsgd.topology import Topology, place
+from localsgd.workers.order import generator_for
 from tests.conformance.compressors import (
     KINDS,
     LAYOUT,
@@ -38,6 +39,7 @@ from tests.conformance.compressors import (
     both_ways,
     drawn,
     every_kind,
+    int8_drawn,
     updates,
 )
 from tests.distributed.harness import run
@@ -86,6 +88,39 @@ def test_gathers_the_mean_of_what_payloads_stand_for(kind: Kind) -> None:
     expected = torch.stack([sum(kind.obvious(row, ROW) for row in group) / 4 for group in x])
     mean = found.reduce(x, None, InProcess(4)).wait()
     torch.testing.assert_close(mean, expected, rtol=1e-13, atol=1e-14)
+
+
+def draw_of(purpose: str, agreement: int, member: int) -> torch.Generator:
+    return generator_for(3, purpose, agreement, member)  # the seed of STOCHASTIC
+
+
+def test_every_member_draws_anew_at_every_agreement() -> None:
+    """Members with equal updates send other roundings of them, and others the next time."""
+    x = updates()
+    reducer = CompressedMean(STOCHASTIC.compressor, way="gather", layout=LAYOUT, feedback=False)
+    found = []
+    for agreement in (1, 2):
+        mean = reducer.reduce(x.repeat(1, 4, 1), None, InProcess(4)).wait()[0].clone()
+        each = [int8_drawn(x, draw_of("error", agreement, member)) for member in range(4)]
+        torch.testing.assert_close(mean, torch.stack(each).mean(0), rtol=1e-13, atol=1e-14)
+        assert not any(torch.equal(each[0], other) for other in each[1:])
+        found.append(mean)
+    assert not torch.equal(found[0], found[1])
+
+
+def test_owners_draw_apart_from_members() -> None:
+    """Two members and phases: member j rounds the mean of the j-th half again."""
+    x = updates(1, 2)
+    reducer = CompressedMean(STOCHASTIC.compressor, way="two-phase", layout=LAYOUT, feedback=False)
+    half = LAYOUT.length // 2
+    draws = [draw_of("error", 1, member) for member in range(2)]
+    expected = []
+    for owner in range(2):
+        part = x[0, :, owner * half : (owner + 1) * half]
+        mean = sum(int8_drawn(own, draw) for own, draw in zip(part, draws, strict=True)) / 2
+        expected.append(int8_drawn(mean, draw_of("owner_error", 1, owner)))
+    found = reducer.reduce(x.clone(), None, InProcess(2)).wait()[0]
+    torch.testing.assert_close(found, torch.cat(expected), rtol=1e-13, atol=1e-14)
 
 
 @every_kind

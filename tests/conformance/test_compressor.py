@@ -25,6 +25,7 @@ from tests.conformance.compressors import (
     drawn,
     every_dtype,
     every_kind,
+    int8_drawn,
     masked,
     updates,
 )
@@ -138,6 +139,22 @@ def test_integers_are_refused(kind: Kind) -> None:
         kind.compressor.codec(ROW, torch.int64)
     with pytest.raises(UserError, match="int64 cannot be compressed"):
         CompressedMean(kind.compressor).reduce(torch.ones(1, 2, 8).long(), None, InProcess(2))
+
+
+@pytest.mark.parametrize("n", [1, 16, 45, 70])
+def test_stochastic_rounding_is_what_the_obvious_way_gives(n: int) -> None:
+    x, row = drawn(n, seed=n), Fragments.whole(n)
+    codec = STOCHASTIC.compressor.codec(row, x.dtype)
+    draws = [torch.Generator().manual_seed(n) for _ in range(2)]
+    found = decode(codec, encode(codec, x, draws[0]), x)
+    torch.testing.assert_close(found, int8_drawn(x, draws[1]), rtol=1e-14, atol=0)
+
+
+def test_without_a_draw_it_rounds_to_the_nearest() -> None:
+    x = updates()
+    codec = STOCHASTIC.compressor.codec(ROW, x.dtype)
+    found = decode(codec, encode(codec, x), x)
+    torch.testing.assert_close(found, STOCHASTIC.obvious(x, ROW), rtol=1e-14, atol=0)
 
 
 def test_stochastic_rounding_is_unbiased_and_within_a_level() -> None:

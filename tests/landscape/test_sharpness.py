@@ -27,6 +27,24 @@ def test_all_figures_of_a_bowl() -> None:
     )
 
 
+class Slopes(nn.Module):
+    """Four filters of one weight each, all 1; the loss is their squares' sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 1, dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.weight
+
+
+def test_the_ball_by_filters_grows_with_the_root_of_their_number() -> None:
+    """||v|| <= r sqrt(4) about ||w|| = 2: the loss rises to (2 + 2 r)², r = 0.1."""
+    found = sharpness(Objective(Slopes(), lambda w, y: w.square().sum(), DATA), radius=0.1)
+    assert found.filter_worst_rise == pytest.approx(0.84, rel=1e-12)
+    assert found.worst_rise == pytest.approx(0.84, rel=1e-12)  # r ||w|| is the same
+
+
 def brute_force(w: torch.Tensor, radius: float) -> float:
     angles = torch.linspace(0, 2 * torch.pi, 20001, dtype=torch.float64)
     v = radius * torch.stack([angles.cos(), 0 * angles, angles.sin()], 1)

@@ -48,6 +48,15 @@ def test_from_one_batch_they_are_what_torch_itself_measures() -> None:
         torch.testing.assert_close(found[name], theirs.state_dict()[name], rtol=1e-12, atol=0)
 
 
+def test_nothing_is_dropped_out_before_the_layers_that_are_measured() -> None:
+    x, y = samples()
+    net = nn.Sequential(nn.Dropout(0.5), *one_layer()).double().train()
+    found = estimated(net, in_batches(x, y, 7)).buffers
+    assert float(found["1.running_mean"]) == pytest.approx(float(x.mean()), rel=1e-12)
+    assert float(found["1.running_var"]) == pytest.approx(float(x.var()), rel=1e-12)
+    assert [module.training for module in net] == [True] * 4
+
+
 def test_at_other_weights() -> None:
     x, y = samples()
     one, two = batch_norm_net(), batch_norm_net(seed=8)

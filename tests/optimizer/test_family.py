@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,10 @@ import torch.distributed as dist
 from torch import nn
 
 from localsgd import LocalSGD, UserError, adacomm, qsr, waiting_share
-from localsgd.reduce import CompressedMean, MajorityVote, PowerSgd, Sign
+from localsgd.optimizer.rows import rows_of
+from localsgd.reduce import CompressedMean, MajorityVote, PowerSgd, Reducer, Sign
+from localsgd.topology import row_multiple
+from localsgd.workers.layout import Layout
 from tests.distributed.harness import run
 from tests.optimizer.reference import assert_bits, loss_of, net, values
 
@@ -111,23 +115,33 @@ def test_ranks_choose_the_same_rounds_from_losses_and_times_of_their_own() -> No
     assert ranks[0]["qsr"][0] == 2 + 5 + 1
 
 
-def compressed() -> list[Any]:
-    made = []
-    for reducer in (CompressedMean(Sign()), MajorityVote(), PowerSgd(rank=1)):
-        sgd = lambda parameters: torch.optim.SGD(parameters, lr=0.05)  # noqa: E731
-        optimizer = local(sgd, {"local_steps": 2, "reducers": [reducer]})
-        made.append((optimizer.ledger.bytes, values(optimizer.model)))
-    return made
+COMPRESSING: list[Callable[[Layout | None], Reducer]] = [
+    lambda layout: CompressedMean(Sign(), layout=layout),
+    lambda layout: MajorityVote(layout=layout),
+    lambda layout: PowerSgd(layout, rank=1),
+    lambda layout: CompressedMean(Sign("row"), layout=layout),
+]
+
+
+def compressed() -> list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]]:
+    """The model after two rounds with each reducer: left to itself, and told of the layout."""
+    sgd = lambda parameters: torch.optim.SGD(parameters, lr=0.05)  # noqa: E731
+    [row] = rows_of(model := net(), sgd(model.parameters()), row_multiple(4))
+    return [
+        tuple(
+            values(local(sgd, {"local_steps": 2, "reducers": [make(layout)]}, steps=4).model)
+            for layout in (None, row.layout)
+        )
+        for make in COMPRESSING
+    ]
 
 
 def test_compressors_learn_where_the_tensors_of_the_users_model_lie() -> None:
-    model = net()
-    tensors = sum(1 for _ in model.parameters())
     for rank in run(4, compressed):
-        bytes_of_signs, _ = rank[0]
-        # Three agreements: a scale of 8 bytes for every tensor, and a bit for every scalar.
-        assert bytes_of_signs >= 3 * 8 * tensors
-        assert bytes_of_signs < 3 * sum(p.numel() * 8 for p in model.parameters())
+        for found, told in rank:
+            assert_bits(found, told)
+        by_tensor, *_, by_row = (found["0.weight"] for found, _ in rank)
+        assert not torch.equal(by_tensor, by_row)
 
 
 def between_blocks() -> torch.Tensor:

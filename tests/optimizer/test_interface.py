@@ -183,6 +183,34 @@ def test_state_goes_through_a_file(tmp_path: Any) -> None:
     assert resumed.state_dict()["local_sgd"]["position"]["left"] == [3]
 
 
+@pytest.mark.parametrize("cut", range(1, 8))
+def test_every_second_agreement_is_the_same_one_after_a_resume(cut: int) -> None:
+    """By hand: gradients of 1, and momentum 1, that is reset after steps 4 and 8."""
+
+    def made() -> tuple[nn.Module, LocalSGD]:
+        model = nn.Linear(1, 1, bias=False)
+        inner = torch.optim.SGD(model.parameters(), lr=1.0, momentum=1.0 - 2**-30)
+        rule = "momentum_buffer=reset:2"
+        options: dict[str, Any] = {"local_steps": 2, "agree_on": "models", "inner_state": rule}
+        return model, LocalSGD(inner, model, **options)
+
+    def momenta(model: nn.Module, optimizer: LocalSGD, steps: int) -> list[int]:
+        found = []
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(torch.ones(1, 1)).sum().backward()
+            optimizer.step()
+            found.append(round(float(optimizer.state[model.weight].get("momentum_buffer", 0))))
+        return found
+
+    model, optimizer = made()
+    before = momenta(model, optimizer, cut)
+    again, resumed = made()
+    again.load_state_dict(model.state_dict())
+    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert before + momenta(again, resumed, 9 - cut) == [1, 2, 3, 0, 1, 2, 3, 0, 1]
+
+
 def test_a_plain_state_is_refused() -> None:
     model = net()
     optimizer = LocalSGD(nesterov(model), model, local_steps=3)

@@ -59,6 +59,25 @@ def test_a_memory_of_other_members_is_refused() -> None:
         reducer.reduce(drawn(1, 3, 40), None, InProcess(3))
 
 
+def test_one_that_is_bound_knows_where_tensors_lie() -> None:
+    """Otherwise as it was; and it keeps a layout that it was made with."""
+    layout = Layout.of([("a", torch.empty(16)), ("b", torch.empty(32))])
+    given = CompressedMean(Sign(), feedback=False, way="two-phase")
+    told = CompressedMean(Sign(), feedback=False, way="two-phase", layout=layout)
+    x = drawn(1, 2, 48)
+    x[..., :16] *= 5
+    bound = given.bound(layout)
+    assert repr(bound) == repr(given)
+    other = Layout.of([("c", torch.empty(48))])
+    results = [
+        reducer.reduce(x.clone(), None, InProcess(2)).wait().clone()
+        for reducer in (bound, told, told.bound(other), given)
+    ]
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+    assert not torch.equal(results[0], results[3])
+
+
 def test_a_layout_of_other_rows_is_refused() -> None:
     layout = Layout.of([("a", torch.empty(3))])
     with pytest.raises(UserError, match="layout is of rows of 16 scalars, not of 50"):

@@ -15,6 +15,13 @@ def test_most_members_decide_and_a_tie_moves_nothing() -> None:
     assert found.tolist() == [[0, -scale, scale, scale]]
 
 
+def test_weights_are_those_of_scales_and_every_member_has_one_vote() -> None:
+    weights = torch.tensor([[0.5, 0.25, 0.125, 0.125]])
+    scale = 0.5 * 7 / 4 + 0.25 * 2 + 0.125 * 3 + 0.125 * 3 / 2
+    found = MajorityVote().reduce(X.clone(), weights, InProcess(4)).wait()
+    assert found.tolist() == [[0, -scale, scale, scale]]
+
+
 def test_nothing_is_remembered() -> None:
     vote = MajorityVote()
     first = vote.reduce(X.clone(), None, InProcess(4)).wait()

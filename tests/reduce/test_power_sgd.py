@@ -96,6 +96,37 @@ def test_sent_and_kept_are_what_was_given() -> None:
         torch.testing.assert_close(sent + kept, given, rtol=0, atol=1e-12)
 
 
+class Counting(ExactMean):
+    """A mean that counts its calls."""
+
+    calls = 0
+
+    def reduce(self, update, weights, collective):
+        Counting.calls += 1
+        return super().reduce(update, weights, collective)
+
+
+def test_one_that_is_bound_keeps_all_its_settings() -> None:
+    Counting.calls = 0
+    given = PowerSgd(rank=1, feedback=False, mean=Counting(), seed=5)
+    bound = given.bound(LAYOUT)
+    assert repr(bound) == repr(given)
+    found = bound.reduce(updates(), None, InProcess(4)).wait()
+    assert Counting.calls == 2
+    made = [PowerSgd(LAYOUT, 1, feedback=False, seed=seed) for seed in (5, 0)]
+    same, other = [one.reduce(updates(), None, InProcess(4)).wait() for one in made]
+    assert torch.equal(found, same)
+    assert not torch.equal(found, other)
+    assert "error" not in bound.state()
+
+
+def test_a_seed_draws_another_q_for_every_matrix_alike() -> None:
+    square = Layout.of([(name, torch.empty(6, 6)) for name in "ab"])
+    q = PowerSgd(square, 1)._drawn(torch.empty(0))[0]
+    assert not torch.equal(q[:6], q[6:])
+    assert not torch.equal(q, PowerSgd(square, 1, seed=1)._drawn(torch.empty(0))[0])
+
+
 def test_what_has_the_rank_passes_whole() -> None:
     x = updates()
     for name, (rows, columns) in MATRICES.items():

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from localsgd.optim import Clip, GradientNoise
 from localsgd.workers.hosted import Inner, Workers
 from tests.cases import Assembled, Case, carried_out, close, same_bits
 from tests.problems import loss_on, net
@@ -77,6 +78,30 @@ def test_what_lies_between_tensors_stays_zero() -> None:
         workers.apply(0.1)
     assert not used.all()
     assert workers.params[:, ~used].eq(0).all()
+
+
+def test_noise_of_gradients_leaves_what_lies_between_tensors_alone() -> None:
+    noise = GradientNoise(0.01, seed=3)
+    workers = Workers(
+        net("conv"), different_samples, Inner(sgd), range(2), transforms=[noise, Clip(1.0)]
+    )
+    inside = torch.zeros(workers.layout.length, dtype=torch.bool)
+    for view in workers.layout.views(inside).values():
+        view.fill_(True)
+    plain = workers_on(net("conv"), 2)
+    for each in (workers, plain):
+        each.backward()
+    assert not inside.all()
+    assert workers.grads[:, ~inside].eq(0).all()
+    # g + noise, the same for all, then cut to a norm of 1; of what lies in tensors alone.
+    drawn = torch.zeros(workers.layout.length, dtype=torch.float64)
+    noise(drawn, 0, 0)
+    for row, gradient in zip(workers.grads, plain.grads, strict=True):
+        noisy = gradient + drawn
+        clipped = noisy * (1 / (noisy.norm() + 1e-6)).clamp(max=1.0)
+        torch.testing.assert_close(row[inside], clipped[inside], rtol=1e-12, atol=1e-12)
+    workers.apply(0.1)
+    assert workers.params[:, ~inside].eq(0).all()
 
 
 def test_gradients_do_not_pile_up() -> None:

@@ -17,7 +17,7 @@ from localsgd.collective import Entry, InProcess, Metered
 from localsgd.errors import UserError
 from localsgd.reduce import ExactMean, OrderedMean, Reducer
 from localsgd.topology import Topology, place
-from localsgd.workers.inner_state import InnerStates, rules_of
+from localsgd.workers.inner_state import InnerStates, Rule, rules_of
 from tests.distributed.harness import run
 
 MOMENTUM = "momentum_buffer=average"
@@ -240,6 +240,26 @@ def test_equal_states_in_half_precision_stay_as_they_are() -> None:
     """Those that all of 3 have, and those that 2 have: to the bit."""
     found = run(3, packed_here, [[1.0, 1.0], [1.0, None], [1.0, 1.0]], seconds=60)
     assert found == [[True, True], [True, None], [True, True]]
+
+
+def test_a_key_with_a_rule_of_its_own_is_not_of_all() -> None:
+    """Not even while its own is not due. Adam's moments of a gradient g are g/10 and g²/1000."""
+    for agreements, first in ((1, [0.1, 0.3]), (2, [0.2, 0.2])):
+        by_worker = agreed([[1.0], [3.0]], "exp_avg=average:2,all=reset", agreements, adam)
+        found = [heights(one, "exp_avg") for one in by_worker]
+        assert found == [[pytest.approx(value, rel=1e-14)] for value in first]
+        assert [heights(one, "exp_avg_sq") for one in by_worker] == [[0.0], [0.0]]
+    kept = agreed([[1.0], [3.0]], "exp_avg=keep,all=average", 1, adam)
+    assert [heights(one, "exp_avg") for one in kept] == [[pytest.approx(0.1)], [pytest.approx(0.3)]]
+    squares = [heights(one, "exp_avg_sq") for one in kept]
+    assert squares == [[pytest.approx(0.005, rel=1e-14)]] * 2
+
+
+def test_rules_as_they_are_written() -> None:
+    assert rules_of("exp_avg=average, exp_avg_sq=reset:4,") == {
+        "exp_avg": Rule("average", 1),
+        "exp_avg_sq": Rule("reset", 4),
+    }
 
 
 def test_nothing_but_what_is_due_is_sent() -> None:

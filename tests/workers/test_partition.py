@@ -47,6 +47,14 @@ def test_a_small_alpha_gives_few_labels_and_a_large_one_all_of_them_alike() -> N
     assert largest_share("dirichlet:1000") < 0.15
 
 
+def test_drawn_parts_of_a_label_are_no_stretches_of_it() -> None:
+    """A file that is sorted by something else than labels would be divided by that."""
+    one_label = torch.zeros(400, dtype=torch.int64)
+    for text in ("dirichlet:100", "by-label", "fixed"):
+        for own in Partition.parse(text).parts(one_label, 4, 0):
+            assert int(own.max() - own.min()) >= 2 * len(own), text
+
+
 def test_a_column_names_the_owners(tmp_path: Path) -> None:
     path = tmp_path / "owners.txt"
     path.write_text("".join(f"{i % 3}\n" for i in range(1000)))
@@ -70,6 +78,16 @@ def test_a_worker_reads_its_own_samples_over_and_over() -> None:
     assert sorted(read[:5].tolist()) == sorted(read[5:10].tolist()) == list(range(5))
     assert len({tuple(read[at : at + 5].tolist()) for at in range(0, 30, 5)}) > 1
     assert sorted(torch.cat([order.indices(1, s) for s in range(5)]).tolist()) == list(range(5, 20))
+
+
+def test_workers_with_parts_of_one_size_read_them_in_orders_of_their_own() -> None:
+    order = Order(40, 2, 10, seed=0, parts=(torch.arange(20), torch.arange(20, 40)))
+    first, second = order.owned(0, 0), order.owned(1, 0) - 20
+    assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(20))
+    assert not torch.equal(first, second)
+    assert not torch.equal(first, order.owned(0, 1))
+    other = Order(40, 2, 10, seed=1, parts=order.parts)
+    assert not torch.equal(first, other.owned(0, 0))
 
 
 def test_a_worker_may_own_less_than_a_batch() -> None:

@@ -1,0 +1,332 @@
+"""The mistakes: a function, what it says, what stands there instead, and who should notice.
+
+Names of functions and texts are those of the package; where it changes, so must they, and
+`python -m tests.mutants --check` says which.
+"""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+
+def _in(tests: str, *changes: tuple[str, str, str]) -> list[Mutant]:
+    """Mutants that the same tests should notice, the likeliest first."""
+    return [Mutant(where, before, after, tuple(tests.split())) for where, before, after in changes]
+
+
+SCHEDULES = _in(
+    "tests/test_schedule.py",
+    ("PostLocal.__call__", "progress.step >= self.after", "progress.step > self.after"),
+    ("Warmup.__call__", "math.floor(round(exponent, 9))", "round(exponent)"),
+    (
+        "Warmup.__call__",
+        "1 + (self.local_steps - 1) * progress.step // self.period",
+        "1 + self.local_steps * progress.step // self.period",
+    ),
+    ("Warmup.__call__", "progress.step >= self.period", "progress.step > self.period"),
+    ("Piecewise.__call__", "bisect_right(self.starts, progress.step) - 1", "-1"),
+    ("epochs", "math.ceil(round(number * steps_per_epoch, 9))", "round(number * steps_per_epoch)"),
+    ("share", "math.ceil(round(part * steps, 9))", "math.ceil(part * steps)"),
+    ("Position.open", "1 + _ones(self.left, first=1)", "1 + _ones(self.lengths, first=1)"),
+    ("Position.open", "min(self.shared, _ones(self.lengths))", "_ones(self.lengths)"),
+    ("Position.close", "self.left[self.depth] -= 1", ""),
+    ("Position.close", "self.left[: self.depth] = [0] * self.depth", "self.left[0] = 0"),
+    ("_ones", "numbers[end] == 1", "numbers[end] <= 2"),
+)
+
+ADAPTIVE = _in(
+    "test_adaptive.py conformance/test_schedule.py",
+    (
+        "Qsr.__call__",
+        "math.floor(round((self.alpha / rate) ** 2, 9))",
+        "round((self.alpha / rate) ** 2)",
+    ),
+    ("Qsr.__call__", "progress.step < self.warmup", "progress.step <= self.warmup"),
+    ("AdaComm.__call__", "math.sqrt(ratio)", "ratio"),
+    ("AdaComm.__call__", 'memory["period"] = period', ""),
+    (
+        "AdaComm.__call__",
+        'memory.setdefault("first_loss", loss)',
+        'memory.__setitem__("first_loss", loss)',
+    ),
+    ("AdaComm.__call__", 'memory["first_rate"] / rate', 'rate / memory["first_rate"]'),
+    (
+        "AdaComm.__call__",
+        "min(int(length) - 1, math.ceil(self.shrink * length))",
+        "math.ceil(self.shrink * length)",
+    ),
+    ("Decreasing.__call__", "math.ceil(round(length, 9))", "math.floor(length)"),
+    ("Plateau.__call__", "memory.update(best=mean, stayed=0)", "memory.update(best=mean)"),
+    (
+        "Plateau.__call__",
+        "mean < best - self.threshold * abs(best)",
+        "mean < best - self.threshold * best",
+    ),
+    (
+        "Plateau.__call__",
+        "memory.update(sum=0.0, count=0, until=progress.step + self.window)",
+        "memory.update(until=progress.step + self.window)",
+    ),
+    ("Plateau.__call__", 'memory["stayed"] >= self.patience', 'memory["stayed"] > self.patience'),
+    ("WaitingShare.__call__", "2 * length", "4 * length"),
+    ("WaitingShare.__call__", 'waiting = waited - memory["waited"]', "waiting = waited"),
+    ("WaitingShare.__call__", "math.floor(0.75 * length)", "length"),
+    (
+        "Cyclic.__call__",
+        "min(self.local_steps, self.period - progress.step % self.period)",
+        "self.local_steps",
+    ),
+    ("Position.open", "self.memories[level]", "self.memories[0]"),
+)
+
+RATES = _in(
+    "test_learning_rate.py",
+    ("Cosine.__call__", "self.warmup_steps if step < self.cycle else 0", "0"),
+    ("Cosine.__call__", "self.warmup_steps if step < self.cycle else 0", "self.warmup_steps"),
+    ("Cosine.__call__", "step % self.cycle", "min(step, self.cycle)"),
+    ("StepDecay.__call__", "step >= decay", "step > decay"),
+)
+
+LEVELS = _in(
+    "test_level.py test_outer.py test_train.py::resumed,does_not_agree_again",
+    ("Level.share", "1 if self.members.data_ptr() == self.anchor.data_ptr() else 0", "1"),
+    ("Level.follow", "self.anchor.copy_(self.members[:, 0])", "None"),
+    ("Level.begin_agree", "self._agreed_rate = self._learning_rate", ""),
+    ("Level._step", 'group["lr"] = base', ""),
+    ("Level._step", "update.contiguous() / scale", "update.contiguous()"),
+    ("Level.load", 'self._learning_rate = state["learning_rate"]', ""),
+    ("Level.load", 'self.anchor.copy_(state["anchor"])', "None"),
+    ("agree_and_share", "levels[:first]", "levels[:0]"),
+    ("_share", "reversed(levels)", "levels"),
+    ("settle", "index >= first or level.unsettled", "level.unsettled"),
+)
+
+OUTERS = _in(
+    "test_outer.py",
+    ("slowmo", "block_momentum(momentum, learning_rate)", "block_momentum(momentum)"),
+    (
+        "bmuf",
+        "sgd(learning_rate, chosen, nesterov=chosen > 0)",
+        "sgd(learning_rate, chosen)",
+    ),
+    ("bmuf", "1 - 1 / workers", "1 / workers"),
+    ("diloco", "sgd(learning_rate, momentum, nesterov=True)", "sgd(learning_rate, momentum)"),
+)
+
+DELAYED = _in(
+    "tests/test_delayed.py",
+    ("Fragmented.settle", "usual if usual.linear else OrderedMean()", "usual"),
+    ("Fragmented.settle", "level.reducer = usual", ""),
+    (
+        "Fragmented.agree",
+        "len(self._under_way) == self.delay.agreements",
+        "len(self._under_way) > self.delay.agreements",
+    ),
+    ("Fragmented._apply", "own.add_(way, alpha=self.delay.correction)", "own.add_(way)"),
+    ("Fragmented.begin_round", "(self._turn - 1) % self.delay.fragments", "0"),
+    ("Fragmented.state", 'memory["sent"] = self._sent', ""),
+    ("Fragmented.load", 'self._turn = state["turn"]', ""),
+    ("Fragmented.follow", "self._travelling.copy_(self.members)", "None"),
+)
+
+REDUCERS = [
+    *_in(
+        "reduce/test_majority.py",
+        (
+            "MajorityVote.reduce",
+            "update.mul_((weights * collective.members).unsqueeze(-1))",
+            "None",
+        ),
+        ("_vote", "result.sign_()", "result"),
+    ),
+    *_in(
+        "reduce/test_power_sgd.py",
+        ("PowerSgd.bound", "self._seed", "0"),
+        ("PowerSgd.bound", "self._mean", "None"),
+        ("PowerSgd.bound", "self.feedback", "True"),
+        (
+            "PowerSgd._drawn",
+            'generator_for(self._seed, "power-sgd", index)',
+            'generator_for(self._seed, "power-sgd")',
+        ),
+        ("PowerSgd._reduced", "update += self._error", ""),
+        ("PowerSgd._reduced", "self._q = q.unsqueeze(1).expand(*update.shape[:2], -1)", ""),
+        ("Plan.of", "rank * (rows + columns) < rows * columns", "rank < rows"),
+    ),
+    *_in(
+        "conformance/test_compressed_mean.py reduce/test_compressed.py",
+        (
+            "CompressedMean._draw",
+            "generator_for(seed, purpose, self._agreements, place)",
+            "generator_for(seed, purpose)",
+        ),
+        (
+            "CompressedMean._draw",
+            "generator_for(seed, purpose, self._agreements, place)",
+            "generator_for(seed, 'error', self._agreements, place)",
+        ),
+        (
+            "CompressedMean._draw",
+            "generator_for(seed, purpose, self._agreements, place)",
+            "generator_for(seed, purpose, self._agreements, 0)",
+        ),
+        ("CompressedMean.load", 'state.get("agreements", 0)', "0"),
+        ("Chunk.encode", "self.codec.add(payload, error, -1.0)", "None"),
+        ("CompressedMean._gathers", "members <= 2", "members <= 1"),
+        ("CompressedMean._in_two_phases", "means /= collective.members", ""),
+        ("CompressedMean.reduce", "weights * collective.members", "weights"),
+        ("CompressedMean.bound", "self._fragments or Fragments.of(layout)", "self._fragments"),
+    ),
+    *_in(
+        "conformance/test_compressor.py reduce/test_int8.py reduce/test_top_k.py "
+        "reduce/test_bits.py reduce/test_sign.py",
+        ("Int8Codec.encode", "levels.floor_()", "levels.round_()"),
+        ("Int8Codec.encode", "chunks.abs().amax(1, keepdim=True)", "chunks.abs().max()"),
+        (
+            "TopK.codec",
+            "math.ceil(self.share * fragments.scalars)",
+            "max(1, int(self.share * fragments.scalars))",
+        ),
+        ("TopKCodec.encode", "x.abs()", "x"),
+        ("SignCodec.read", "out[end:] = 0.0", ""),
+        ("pack_signs", "x.numpy() >= 0", "x.numpy() > 0"),
+        ("BFloat16Codec.fault", "sizes >= INFINITY", "sizes > INFINITY"),
+    ),
+    *_in(
+        "reduce/test_exact.py reduce/test_ordered.py test_level.py",
+        ("ExactMean.reduce", "total.div_(collective.members)", "total"),
+        ("OrderedMean.reduce", "total += received[:, :, source]", ""),
+        ("OrderedMean.reduce", "range(1, members)", "range(members - 1, 0, -1)"),
+    ),
+]
+
+INNER_STATES = _in(
+    "workers/test_inner_state.py optimizer/test_mishaps.py",
+    (
+        "InnerStates._action",
+        'due.get(key, None if key in self._named else due.get("all"))',
+        'due.get(key, due.get("all"))',
+    ),
+    ("InnerStates.agree", "agreements % rule.period == 0", "agreements % rule.period == 1"),
+    ("InnerStates._average_one", "1 / len(have)", "1 / len(sizes)"),
+    ("InnerStates._average_one", "min(have) != max(have)", "False"),
+    ("_counters", "value.dim() == 0", "value.dim() == 1"),
+    ("_scalars", "key not in counters", "True"),
+    ("InnerStates._check", "self._keys and not self._checked", "False"),
+)
+
+SIGNALS = _in(
+    "test_signals.py",
+    ("FirstDecay.see", "rate < self.highest / 2", "rate <= self.highest / 2"),
+    ("FirstDecay.see", "self.highest, self.small_falls = rate, 0", "self.highest = rate"),
+    ("FirstDecay.see", "rate < self.last", "True"),
+    ("Signals.needed", "bool(self.sees)", "True"),
+    ("Signals.exchange", "self._received(self._coming)", "own[0]"),
+    ("Signals.load", "FirstDecay(**state['decay'])", "FirstDecay()"),
+    ("Signals.load", "Pending.done(received)", "None"),
+)
+
+LOOP = _in(
+    "test_train.py::any_number,does_not_agree_again,after_step,rounds_begin,resumed "
+    "test_train.py::gradients",
+    ("train", "shared if gradients else 0", "0"),
+    ("train", "position.left[0] -= 1", ""),
+    ("train", "settle(levels, first=settled)", "settle(levels)"),
+    ("train", "position.left[0] and workers.step < steps", "position.left[0]"),
+    ("_begin_rounds", "left != length", "False"),
+    ("train", "_begin_rounds(levels, position, learning_rate(workers.step))", "None"),
+)
+
+WORKERS = [
+    *_in(
+        "workers/test_hosted.py",
+        (
+            "Workers.transform_gradients",
+            "self.layout.clear_padding(self.grads[row])",
+            "None",
+        ),
+        ("Workers.backward", "self.grads.zero_()", "None"),
+        ("Workers.load", "rows[row] = saved", ""),
+    ),
+    *_in(
+        "workers/test_partition.py",
+        ("_dirichlet", "members[torch.randperm(len(members), generator=draw)]", "members"),
+        (
+            "Order.owned",
+            'generator_for(self.seed, "order", epoch, worker)',
+            'generator_for(self.seed, "order", epoch)',
+        ),
+        ("_dirichlet", "gammas / gammas.sum()", "torch.full_like(gammas, 1 / workers)"),
+    ),
+    *_in(
+        "test_evaluate.py::chunk,recalibra,by_hand",
+        ("mean_row", "params[:, start : start + CHUNK]", "params[:, :CHUNK]"),
+        (
+            "mean_row",
+            "params[:, start : start + CHUNK].clone()",
+            "params[:, start : start + CHUNK]",
+        ),
+        ("recalibrate", "norm.train()", "model.train()"),
+        ("local_score", "model.eval()", "None"),
+    ),
+    *_in(
+        "test_state.py::second,flipped",
+        ("load", 'assembly.model_agreements = common["model_agreements"]', ""),
+        ("_unsealed", "sealed != _sealed(common)", "False"),
+    ),
+    *_in(
+        "landscape/test_sharpness.py landscape/test_statistics.py",
+        ("sharpness", "radius * filters**0.5", "radius * filters"),
+        ("estimated", "count / (count - 1).clamp(min=1)", "1.0"),
+        ("_moments", "module.training = True", "model.train()"),
+        ("evaluation_mode", "module.training = training", ""),
+    ),
+]
+
+OPTIMIZER = [
+    *_in(
+        "optimizer/test_interface.py optimizer/test_gradients.py",
+        ("LocalSGD._load_own", 'self._model_agreements = own["model_agreements"]', ""),
+        ("LocalSGD.finish", "self._finished_at == self.steps", "False"),
+        ("LocalSGD._begin_rounds", "left != length", "False"),
+        ("LocalSGD.zero_grad", "self._gradients.reopen()", "None"),
+        ("LocalSGD._found_inf", "amp.unscale(self.inner, scale)", "None"),
+        ("LocalSGD._innermost_due", "left != length", "True"),
+        ("Averager.mean_loss", "agree_and_share(self._levels(row))", "None"),
+        (
+            "LocalSGD._load_own",
+            "self._position.shared = min(self._position.shared, own['shared'])",
+            "",
+        ),
+    ),
+    *_in(
+        "optimizer/test_mishaps.py",
+        ("LocalSGD._step", "self._models.follow()", "None"),
+        (
+            "Averager.average_early",
+            "self._finite = [gradient.isfinite().all() for gradient in self._gradients()]",
+            "",
+        ),
+    ),
+    *_in("optimizer/test_ddp.py::some_ranks", ("Pack._fill", "marks[missing] = 0", "")),
+    *_in(
+        "optimizer/test_agreements.py",
+        ("averaged", "row.values.copy_(own)", "None"),
+        ("Averager.set_shared", "min(shared, self._exact)", "self._exact"),
+    ),
+]
+
+MUTANTS: list[Mutant] = [
+    *SCHEDULES,
+    *ADAPTIVE,
+    *RATES,
+    *LEVELS,
+    *OUTERS,
+    *DELAYED,
+    *REDUCERS,
+    *INNER_STATES,
+    *SIGNALS,
+    *LOOP,
+    *WORKERS,
+    *OPTIMIZER,
+]
