@@ -12,12 +12,18 @@ from rich.text import Text
 from experiments import costs
 from experiments.registry import entry
 from experiments.store import Store
-from experiments.study import Cell, Claim, Job, Picture, Records, Study, Table
+from experiments.study import Cell, Claim, Job, Page, Picture, Records, Study, Table
 from localsgd.errors import UserError
 from localsgd.landscape.figures.style import save
 from localsgd.units import duration, plural
 
-STYLES = {"reproduced": "green", "not reproduced": "red", "not decidable at this scale": "yellow"}
+STYLES = {
+    "reproduced": "green",
+    "not reproduced": "red",
+    "not decidable at this scale": "yellow",
+    "consistent": "cyan",
+    "not consistent": "magenta",
+}
 
 
 def forecast(jobs: Sequence[Job], store: Store, processes: int) -> str:
@@ -32,10 +38,9 @@ def forecast(jobs: Sequence[Job], store: Store, processes: int) -> str:
     return f"{text}; the rest takes about {duration(seconds / processes)}"
 
 
-def show(study: Study, records: Records, pictures: Path, console: Console) -> None:
+def show(study: Study, page: Page, records: Records, pictures: Path, console: Console) -> None:
     """Prints its tables, claims and notes, and writes its pictures."""
     found = entry(study.label)
-    page = study.page(records)
     console.rule(f"{found.name}: {found.shows}", align="left")
     for table in page.tables:
         console.print(_shown(table))
