@@ -21,9 +21,8 @@ def run(options: Options) -> None:
     """Searches, then draws the figure and writes the page."""
     bench = options.bench()
     store = options.store()
-    found = find_all(
-        bench, designs.time_figure(options.seeds or designs.FIGURE_SEEDS, options.thin), store
-    )
+    seeds = options.seeds or designs.FIGURE_SEEDS
+    found = find_all(bench, designs.time_figure(seeds, options.thin), store)
     price = [options.communication]
     tables = {bench.words(name): times(found, i, price) for i, name in enumerate(bench.targets)}
     figures.time_figure(tables, options.path("time", "png"))

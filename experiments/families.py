@@ -39,10 +39,10 @@ FAMILIES: dict[str, Family] = {
                 "training data with the large batch as with the small one, and end within a few "
                 "tenths of a point of each other. The second phase has 234 steps, 15 rounds of "
                 "H = 16, where the paper's has 3,660. Its effect is 0.3 to 0.6 points on a network "
-                "that has converged; differences here were a tenth of that (the records of the large batch are dropped, "
-                "as nobody knows what made them). The networks on CIFAR (2,500 images, 8 epochs) "
-                "had not converged, and were judged with wrong statistics of batch norm; their "
-                "records are dropped too."
+                "that has converged; differences here were a tenth of that (the records of the "
+                "large batch are dropped, as nobody knows what made them). The networks on CIFAR "
+                "(2,500 images, 8 epochs) had not converged, and were judged with wrong statistics "
+                "of batch norm; their records are dropped too."
             ),
             "paper": SHORT,
         },
@@ -112,7 +112,10 @@ FAMILIES: dict[str, Family] = {
         "A warm-up of H does not help",
         True,
         {
-            "small": "Three seeds; a warm-up of 8 or 16 of 300 epochs is 12 or 25 steps, one or two rounds of H.",
+            "small": (
+                "Three seeds; a warm-up of 8 or 16 of 300 epochs is 12 or 25 steps, one or two "
+                "rounds of H."
+            ),
             "paper": SHORT,
         },
     ),
@@ -134,8 +137,7 @@ FAMILIES: dict[str, Family] = {
         {
             "small": (
                 "A perceptron on 4,000 images, whose two minima generalise alike. Where flatness "
-                "differs it does so by 1 to 2 %, less than the smallest difference of interest, and "
-                "explains no gap."
+                "differs it does so by 1 to 2 %, less than is of interest, and explains no gap."
             ),
             "paper": SHORT,
         },
