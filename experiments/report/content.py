@@ -113,9 +113,11 @@ class Content:
         return self._images[id(picture)]
 
     def state(self, claim: Claim) -> str:
-        """What became of a claim; that not all of it is run yet is told apart."""
+        """What became of a claim; that not all of it is run yet is told apart, unless that would
+        decide nothing.
+        """
         known = all(self._record(job) is not None for job in claim.jobs)
-        return claim.state if known else PENDING
+        return claim.state if known or claim.reservation else PENDING
 
     def _record(self, job: Job) -> Record | None:
         return self.configurations[anchor_of(job)].runs[_seed(job)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -122,8 +123,13 @@ def test_numbers_lead_to_their_runs(written: str, content: Content) -> None:
     assert content.configurations[anchor].runs.keys() == {0, 1}
 
 
-def test_what_is_not_run_is_said(content: Content) -> None:
+def test_what_is_not_run_is_said(content: Content, tmp_path: Path) -> None:
+    """Unless running it would decide nothing."""
     states = {content.state(claim) for entry, claim in content.claims if entry.name == "signs"}
+    assert states == {"not decidable at this scale"}
+    five = replace(SCALES["small"], seeds=5)
+    nothing = Content.of(Store(five, tmp_path))
+    states = {nothing.state(claim) for entry, claim in nothing.claims if entry.name == "nets"}
     assert states == {PENDING}
     made = [claim for entry, claim in content.claims if entry.name == "arms"]
     assert {content.state(claim) for claim in made} == {"not decidable at this scale"}
