@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from experiments.claims import judge, paired
+from experiments.claims import claimed, conclude
 from experiments.registry import entry
 from experiments.study import Cell, Claim, Record, Records, Scale, Table
 from experiments.training import TrainJob
@@ -15,6 +15,10 @@ from localsgd.run import Run
 from localsgd.units import size
 
 UNTUNED = "the baseline's learning rate is not tuned here, and the paper's is"
+LEAST = {"test_accuracy": 0.2, "train_accuracy": 0.5, "test_loss": 0.02, "test_perplexity": 1.0}
+"""The smallest differences of interest, by outcome: the paper's own effects on accuracy begin at
+0.3 points.
+"""
 
 
 @dataclass(frozen=True)
@@ -156,14 +160,16 @@ def claim(
     better: Arm,
     worse: Arm,
     *,
+    family: str,
     sign: Literal[-1, 1] = 1,
     margin: float = 0.0,
+    equal_within: float | None = None,
     field: str = "test_accuracy",
     paper_tunes: Sequence[Arm] = (),
     beside: Sequence[TrainJob] = (),
 ) -> Claim:
     """What paired differences over seeds say: that `better` - `worse` lies on the side `sign` of
-    -`sign` * `margin`.
+    -`sign` * `margin`, or within `equal_within` of 0 where that is given.
 
     `paper_tunes` are those of the two whose rates the paper has tuned, where ours may suit one
     better than the other: unless they are tuned here too, nothing is decided. Post-local SGD and
@@ -173,62 +179,34 @@ def claim(
     first, second = values(records, better, field), values(records, worse, field)
     differences = [first[seed] - second[seed] for seed in first if seed in second]
     pairs = min(len(better.jobs), len(worse.jobs))
+    jobs = (*better.jobs, *worse.jobs, *beside)
     reservations = [f"{len(differences)} of {pairs} seeds have a result"]
-    reservations = reservations if len(differences) < pairs else []
+    complete = any(records.of(job) is None for job in jobs) or len(differences) == pairs
+    reservations = [] if complete else reservations
     reservations += untuned(paper_tunes)
-    return of_differences(
+    exact = bool(margin) or equal_within is not None
+    return conclude(
         records,
         sentence,
         place,
         differences,
         f"{better.name} less {worse.name}",
-        (*better.jobs, *worse.jobs, *beside),
-        sign=sign,
-        margin=margin,
+        jobs,
+        family=family,
+        bounds=(-equal_within, equal_within) if equal_within else claimed(sign, margin),
         unit=" points" if "accuracy" in field else "",
+        show=hundredths if "accuracy" in field else None,
+        least=None if exact else LEAST[field],
+        seeds=pairs,
         reservation="; ".join(reservations),
+        subject=(frozenset((better.jobs, worse.jobs)), field),
     )
+
+
+def hundredths(value: float) -> str:
+    return f"{value:+.2f}"
 
 
 def untuned(arms: Sequence[Arm]) -> list[str]:
     """The reservation about arms that the paper tunes; none where all are tuned here too."""
     return [] if all(one.tuned for one in arms) else [UNTUNED]
-
-
-def of_differences(
-    records: Records,
-    sentence: str,
-    place: str,
-    differences: Sequence[float],
-    words: str,
-    jobs: Sequence[TrainJob],
-    *,
-    sign: Literal[-1, 1] = 1,
-    margin: float = 0.0,
-    unit: str = " points",
-    reservation: str = "",
-) -> Claim:
-    """A claim about paired differences, whatever they are of. It is decided once all of `jobs` are
-    done, so that when to stop is no choice, and not where there is a reservation. Smoke runs
-    decide nothing.
-    """
-    done = sum(records.of(job) is not None for job in jobs)
-    if done < len(jobs) or len(differences) < 2:
-        few = f"{len(differences)} of 2 or more seeds are there"
-        if done < len(jobs):
-            few, reservation = f"{done} of {len(jobs)} runs are done", ""
-        few = "; ".join(filter(None, (f"{words}: {few}", reservation)))
-        return Claim(sentence, place, "not decidable at this scale", few, jobs, reservation)
-    interval = paired(differences)
-    evidence = (
-        f"{words}: {interval.mean:+.2f}{unit}, 95 % interval {interval.low:+.2f} to "
-        f"{interval.high:+.2f}, n = {interval.n}"
-    )
-    if margin:
-        evidence += f"; margin {margin:g}{unit}"
-    if reservation:
-        evidence += f"; {reservation}"
-    state = judge(interval, sign, margin)
-    if reservation or records.scale.name == "smoke":
-        state = "not decidable at this scale"
-    return Claim(sentence, place, state, evidence, jobs, reservation)

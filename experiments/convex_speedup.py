@@ -1,6 +1,6 @@
 """fig:convex_speedup: speed-up over the number of workers, B = 16.
 
-    python -m experiments.convex_speedup [--seeds 3] [--data w8a] [--data-dir ...] [--out ...]
+    python -m experiments.convex_speedup [--seeds 5] [--data w8a] [--data-dir ...] [--out ...]
 
 Interrupt it at will: runs are kept, and a second call goes on where the first stopped.
 """
@@ -17,7 +17,8 @@ def run(options: Options) -> None:
     """Searches, then draws the figure and writes the page."""
     bench = options.bench()
     store = options.store()
-    found = find_all(bench, designs.speedup_figure(options.seeds, options.thin), store)
+    seeds = options.seeds or designs.FIGURE_SEEDS
+    found = find_all(bench, designs.speedup_figure(seeds, options.thin), store)
     price = [options.communication]
     tables = {bench.words(name): times(found, i, price) for i, name in enumerate(bench.targets)}
     figures.speedup_figure(tables, options.path("speedup", "png"))

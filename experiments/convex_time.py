@@ -1,6 +1,6 @@
 """fig:convex_time: time to the target over the local mini-batch, K = 16 workers.
 
-    python -m experiments.convex_time [--seeds 3] [--data w8a] [--data-dir ...] [--out ...]
+    python -m experiments.convex_time [--seeds 5] [--data w8a] [--data-dir ...] [--out ...]
 
 Interrupt it at will: runs are kept, and a second call goes on where the first stopped.
 """
@@ -21,7 +21,8 @@ def run(options: Options) -> None:
     """Searches, then draws the figure and writes the page."""
     bench = options.bench()
     store = options.store()
-    found = find_all(bench, designs.time_figure(options.seeds, options.thin), store)
+    seeds = options.seeds or designs.FIGURE_SEEDS
+    found = find_all(bench, designs.time_figure(seeds, options.thin), store)
     price = [options.communication]
     tables = {bench.words(name): times(found, i, price) for i, name in enumerate(bench.targets)}
     figures.time_figure(tables, options.path("time", "png"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -52,8 +53,10 @@ class Place:
         known = _found(job, self.records)
         if known is not None:
             return known
+        began = time.perf_counter()
         record = make()
-        self.records.add(job, record)
+        if self.records.of(job) is None:  # `make` may have kept it itself
+            self.records.add(job, record, time.perf_counter() - began)
         return record
 
 
@@ -165,7 +168,7 @@ def _one_by_one(
     try:
         for job in due:
             begun([job.title])
-            told(job, lambda job=job: _found(job, store) or job.carry_out(here))
+            told(job, lambda job=job: here.once(job, lambda: job.carry_out(here)))
     finally:
         torch.set_num_threads(before)
 
@@ -245,8 +248,9 @@ def _deaf() -> None:
 def _carried_out(job: Job, place: Place, scale: Scale, folder: Path) -> Record:
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    here = replace(place, records=Store(scale, folder))
     try:
-        return job.carry_out(replace(place, records=Store(scale, folder)))
+        return here.once(job, lambda: job.carry_out(here))
     except KeyboardInterrupt:
         raise Interrupted(job.title) from None
     finally:

@@ -12,9 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from experiments.claims import Interval, judge, paired
+from experiments.claims import conclude
 from experiments.landscape import claims as flat
 from experiments.landscape.design import ARMS, SETTINGS, Setting
 from experiments.landscape.study import load, one_seed, read, rounded
@@ -100,7 +98,7 @@ def jobs(scale: Scale) -> list[FlatJob]:
 class Flat:
     """The records of all seeds that are done, as `experiments/landscape` reads them."""
 
-    scale: ScaleName
+    records: Records
     jobs: Sequence[FlatJob]
     seeds: Sequence[flat.Records]
 
@@ -108,7 +106,7 @@ class Flat:
     def of(records: Records) -> Flat:
         wanted = jobs(records.scale)
         done = [found for job in wanted if (found := records.of(job)) is not None]
-        return Flat(records.scale.name, wanted, [[*one["records"]] for one in done])
+        return Flat(records, wanted, [[*one["records"]] for one in done])
 
     @property
     def together(self) -> flat.Records:
@@ -129,29 +127,22 @@ class Flat:
     def _judged(self, claim: flat.Claim, place: str) -> Claim:
         first = claim.text[0]
         sentence = (first if first == "λ" else first.upper()) + claim.text[1:] + "."
-        if len(self.seeds) < len(self.jobs):
-            few = f"{len(self.seeds)} of {len(self.jobs)} seeds"
-            return Claim(sentence, place, "not decidable at this scale", few, self.jobs)
-        interval = paired([claim.value(seed) for seed in self.seeds])
-        state = judge(interval, claim.sign)
-        if self.scale == "smoke":
-            state = "not decidable at this scale"
-        return Claim(sentence, place, state, _evidence(interval, claim.unit), self.jobs)
+        return conclude(
+            self.records,
+            sentence,
+            place,
+            [claim.value(seed) for seed in self.seeds],
+            {"ratio": "ratio of means", "points": "points", "loss": "loss"}[claim.unit],
+            self.jobs,
+            family=claim.family,
+            bounds=claim.bounds,
+            show=claim.show,
+            least=claim.least,
+            seeds=len(self.jobs),
+        )
 
     def picture(self, name: str, title: str, draw: Callable[[flat.Records], Figure]) -> Picture:
         return Picture(name, title, lambda: draw(self.together), self.jobs)
-
-
-def _evidence(found: Interval, unit: str) -> str:
-    numbers = (found.mean, found.low, found.high)
-    if unit == "ratio":
-        mean, low, high = (f"x {np.exp(one):.4g}" for one in numbers)
-    else:
-        mean, low, high = (f"{one:+.3g}" for one in numbers)
-    words = "ratio of means" if unit == "ratio" else unit
-    if found.n < 2:
-        return f"{words}: {mean}, n = {found.n}: too few for an interval"
-    return f"{words}: {mean}, 95 % interval {low} to {high}, n = {found.n}"
 
 
 def note(scale: ScaleName) -> str:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from experiments import engine, listing, showing
 from experiments.registry import Entry, entries, entry
+from experiments.report.content import judged_pages
 from experiments.scales import scale_of
 from experiments.store import RESULTS, Store
 from experiments.studies import studies
@@ -113,8 +114,9 @@ def _carry_out(request: Request, wanted: Sequence[Study], console: Console) -> i
     except KeyboardInterrupt:
         console.print("interrupted; the same command goes on, and nothing finished is lost")
         return 130
+    pages, pictures = judged_pages(store), request.work / scale.name / "pictures"
     for study in wanted:
-        showing.show(study, store, request.work / scale.name / "pictures", console)
+        showing.show(study, pages[study.label], store, pictures, console)
     for title, reason in outcome.failed.items():
         console.print(f"not done: {title}: {reason}", style="red", markup=False)
     return 1 if outcome.failed else 0

@@ -11,13 +11,19 @@ from rich.text import Text
 from experiments import costs
 from experiments.registry import entry
 from experiments.store import Store
-from experiments.study import Cell, Claim, Job, Picture, Records, Study, Table
+from experiments.study import Cell, Claim, Job, Page, Picture, Records, Study, Table
 from localsgd.errors import UserError
 from localsgd.landscape.figures.style import save
 from localsgd.show.narrow import Fitting
 from localsgd.units import duration, plural
 
-STYLES = {"reproduced": "green", "not reproduced": "red", "not decidable at this scale": "yellow"}
+STYLES = {
+    "reproduced": "green",
+    "not reproduced": "red",
+    "not decidable at this scale": "yellow",
+    "consistent": "cyan",
+    "not consistent": "magenta",
+}
 
 
 def forecast(jobs: Sequence[Job], store: Store, processes: int) -> str:
@@ -43,10 +49,9 @@ def outlook(study: Study, jobs: Sequence[Job], store: Store, processes: int) -> 
     )
 
 
-def show(study: Study, records: Records, pictures: Path, console: Console) -> None:
+def show(study: Study, page: Page, records: Records, pictures: Path, console: Console) -> None:
     """Prints its tables, claims and notes, and writes its pictures."""
     found = entry(study.label)
-    page = study.page(records)
     console.rule(f"{found.name}: {found.shows}", align="left")
     for table in page.tables:
         console.print(_shown(table))

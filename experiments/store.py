@@ -3,6 +3,9 @@
     results/reproduce/SCALE/KIND-TASK.jsonl, and -2, -3, ... once that is full:
         {"key": ..., "code": 1, "by": "0.1.0+COMMIT", "made": {"date": ...}, "record": ...}
 
+`made` is what the numbers may depend on beside the job, and what they cost: date, seconds, commit
+and whether the code differed from it, processor and its instruction sets, threads, torch's build.
+
 Several processes may append to one file. A last line that was cut short is passed over and its job
 done again.
 """
@@ -11,23 +14,19 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import platform
 import re
-import subprocess
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from experiments.study import Job, Record, Scale
 from localsgd.errors import UserError
+from localsgd.machine import code, machine
 from localsgd.version import __version__
 
-RESULTS = Path(__file__).parent / "results" / "reproduce"
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "reproduce"
 FULL = 900_000
 """Bytes from which on a file takes no more, so that each stays under a megabyte."""
 CODE = 1
@@ -75,14 +74,20 @@ class Store:
                 for line in _lines(content[:whole]):
                     self._take(line, path)
 
-    def add(self, job: Job, record: Mapping[str, Any]) -> None:
-        """Keeps the record of a job, whole."""
+    def add(self, job: Job, record: Mapping[str, Any], seconds: float | None = None) -> None:
+        """Keeps the record of a job, whole; to be called by the process that did the job.
+
+        Args:
+            job: what was done.
+            record: what came of it.
+            seconds: how long it took; not kept where not given.
+        """
         path = self._place(shelf(job))
         line = {
             "key": job.key,
             "code": CODE,
             "by": source(),
-            "made": _origin(),
+            "made": origin(seconds),
             "record": record,
         }
         content = json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n"
@@ -109,19 +114,14 @@ class Store:
                 "another place with --out"
             )
         self._records.setdefault(canonical(line["key"]), line["record"])
-        for name, value in line.get("made", {}).items():
+        for name, value in told(line.get("made", {})).items():
             self._made.setdefault(name, set()).add(value)
 
 
-@cache
 def source() -> str:
     """The version of the package, with the commit that is checked out where there is one."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=10", "HEAD"]
-    try:
-        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
-    except (OSError, subprocess.SubprocessError):
-        return __version__
-    return f"{__version__}+{found.stdout.strip()}"
+    commit = code(HERE)["commit"]
+    return __version__ if commit is None else f"{__version__}+{commit[:10]}"
 
 
 def shelf(job: Job) -> str:
@@ -135,15 +135,26 @@ def canonical(key: Mapping[str, Any]) -> str:
     return json.dumps(key, sort_keys=True, separators=(",", ":"))
 
 
-def _origin() -> dict[str, str]:
-    machine = f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}"
-    if torch.cuda.is_available():
-        machine += f", {torch.cuda.get_device_name()}"
-    return {
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": machine,
-        "torch": torch.__version__,
-    }
+def origin(seconds: float | None = None) -> dict[str, Any]:
+    """Where a record comes from, as JSON: said by the process that makes it."""
+    took = {} if seconds is None else {"seconds": round(seconds, 2)}
+    return {"date": datetime.now(UTC).date().isoformat(), **took, **code(HERE), **machine()}
+
+
+def told(made: Mapping[str, Any]) -> dict[str, str]:
+    """An origin for people; what it doesn't know is left out."""
+    said = {name: str(made[name]) for name in ("date", "torch") if name in made}
+    if "cpu" in made:
+        sets = ", ".join(made["instructions"]) or "no known instruction sets"
+        gpu = [made["gpu"]] if "gpu" in made else []
+        parts = [*gpu, made["cpu"], f"{made['cores']} cores", f"threads: {made['threads']}", sets]
+        said["machine"] = ", ".join([*parts, made["system"]])
+        said["torch's build"] = made["torch_build"]
+    elif "machine" in made:
+        said["machine"] = f"{made['machine']}; the processor was not kept"
+    if made.get("commit"):
+        said["commit"] = made["commit"][:10] + (" with changes" if made["dirty"] else "")
+    return said
 
 
 def _lines(content: bytes) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ shared between studies and spread over machines is not its concern.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -15,10 +15,22 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from experiments.claims import Test
+
 Record = Mapping[str, Any]
 """What came of one job: JSON, without the models."""
 ScaleName = Literal["smoke", "small", "medium", "paper"]
-State = Literal["reproduced", "not reproduced", "not decidable at this scale"]
+Kind = Literal["measured", "computed", "modelled"]
+"""Trained or timed here · counted, or computed from the paper's own numbers: consistency, no
+reproduction · on a clock that is fitted to the paper's minutes."""
+State = Literal[
+    "reproduced",
+    "not reproduced",
+    "not decidable at this scale",
+    "consistent",
+    "not consistent",
+]
+"""The last two are of what is computed or modelled."""
 Cell = str | int | float | None
 
 
@@ -139,6 +151,10 @@ class Claim:
         evidence: the figures: mean, interval, how many seeds.
         jobs: the work behind it.
         reservation: why the figures decide nothing, whatever they are; empty where they do.
+        kind: what the evidence is.
+        family: of `experiments/families.py`; claims of one are corrected together.
+        test: the differences that decide; `None` where there are none, or not yet.
+        subject: what they are of: of equal ones, one claim is counted.
     """
 
     sentence: str
@@ -147,6 +163,10 @@ class Claim:
     evidence: str
     jobs: Sequence[Job] = ()
     reservation: str = ""
+    kind: Kind = "measured"
+    family: str = ""
+    test: Test | None = None
+    subject: Hashable = None
 
 
 @dataclass(frozen=True)

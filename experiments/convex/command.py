@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 
-from experiments.convex.designs import SEEDS
 from experiments.convex.store import Store
 from experiments.convex.study import COMMUNICATION, EPSILON, Bench
 from localsgd.errors import UserError
@@ -24,7 +23,7 @@ class Options:
 
     Args:
         data: name of the data set in LIBSVM's format, such as w8a or a9a.
-        seeds: how many seeds, from 0.
+        seeds: how many seeds, from 0; those of the design where not given.
         data_dir: where it lies; otherwise LOCALSGD_DATA and ~/.cache/localsgd.
         out: folder for runs, figures and pages.
         thin: whether only every other power of two is run, of B, K and the maps' H.
@@ -33,7 +32,7 @@ class Options:
     """
 
     data: str = "w8a"
-    seeds: int = SEEDS
+    seeds: int | None = None
     data_dir: Path | None = None
     out: Path = RESULTS
     thin: bool = False
@@ -41,7 +40,7 @@ class Options:
     communication: float = COMMUNICATION
 
     def __post_init__(self) -> None:
-        if self.seeds < 1:
+        if self.seeds is not None and self.seeds < 1:
             raise UserError(f"{self.seeds} seeds give no result; give 1 or more")
         if not 0 <= self.communication < math.inf:
             raise UserError(

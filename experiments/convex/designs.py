@@ -1,4 +1,5 @@
-"""What is run, fixed before it ran: configurations of each figure and map, three seeds each.
+"""What is run, fixed before it ran: configurations of each figure and map, three seeds each. The
+paper's two figures were given two more seeds when a verdict was made to take five.
 
 The paper names H in {1, 2, 4, 8, 16}, K = 16 for the first figure and B = 16 for the second, and
 among the batches 16, 64 and 256; the other ends of the axes are ours.
@@ -9,6 +10,8 @@ from __future__ import annotations
 from experiments.convex.setup import Setup, hierarchical, local, quadratic, switched
 
 SEEDS = 3
+FIGURE_SEEDS = 5
+"""Of the paper's two figures, whose claims are judged."""
 LOCAL_STEPS = (1, 2, 4, 8, 16)
 POWERS = tuple(2**i for i in range(11))
 MAP_LOCAL_STEPS = tuple(2**i for i in range(9))
@@ -16,7 +19,7 @@ MAP_LOCAL_STEPS = tuple(2**i for i in range(9))
 # Of thinned axes, every other power of two is run: 1, 4, 16, ..., with all that the claims name.
 
 
-def time_figure(seeds: int = SEEDS, thin: bool = False) -> list[Setup]:
+def time_figure(seeds: int = FIGURE_SEEDS, thin: bool = False) -> list[Setup]:
     """fig:convex_time: K = 16, B from 1 to 1024."""
     return [
         local(16, batch, local_steps, seed)
@@ -26,7 +29,7 @@ def time_figure(seeds: int = SEEDS, thin: bool = False) -> list[Setup]:
     ]
 
 
-def speedup_figure(seeds: int = SEEDS, thin: bool = False) -> list[Setup]:
+def speedup_figure(seeds: int = FIGURE_SEEDS, thin: bool = False) -> list[Setup]:
     """fig:convex_speedup: B = 16, K from 1 to 1024."""
     return [
         local(workers, 16, local_steps, seed)

@@ -33,7 +33,7 @@ def run(options: Options) -> None:
     """Searches, then draws the maps and writes the page."""
     bench = options.bench()
     store = options.store()
-    found = find_all(bench, designs.time_map(options.seeds, options.thin), store)
+    found = find_all(bench, designs.time_map(options.seeds or designs.SEEDS, options.thin), store)
     true = list(bench.targets).index("true")
     prices = sorted({CHEAP, options.communication, DEAR})
     tables = {price: times(found, true, [price]) for price in prices}

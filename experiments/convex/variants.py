@@ -31,7 +31,7 @@ def run(options: Options) -> None:
     bench = options.bench()
     store = options.store()
     factors = (INNER, options.communication)
-    found = find_all(bench, _setups(options.seeds, options.thin), store, factors)
+    found = find_all(bench, _setups(options.seeds or designs.SEEDS, options.thin), store, factors)
     panels = _lines(found, list(bench.targets).index("true"), factors)
     flat = panels[FLAT]
     title = f"{bench.name}, K = 16, an agreement of all costs {factors[1]:g}, of a block {INNER:g}"

@@ -5,17 +5,19 @@ Letters: s seeds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from experiments.claims import Interval, paired
+from experiments.claims import OPEN, Test, claimed, holm, verdict
 from experiments.landscape.design import LOCAL_STEPS, MANY, NEAR
 from experiments.landscape.measures import MINI_BATCH, POST_LOCAL, SCRATCH, SMALL
+from experiments.study import State
 
 Records = list[dict[str, Any]]
+OURS = "other measures of sharpness"
 Value = Callable[[Records], float]
 """A number of one seed's records."""
 
@@ -30,6 +32,7 @@ class Claim:
         value: of a seed's records: the logarithm of a ratio, or a difference.
         sign: -1 where the value should be negative.
         unit: how the value is shown: as a ratio, in percent points, or as it is.
+        family: claims that are corrected together.
     """
 
     text: str
@@ -37,14 +40,50 @@ class Claim:
     value: Value
     sign: Literal[-1, 1]
     unit: Literal["ratio", "points", "loss"] = "ratio"
+    family: str = "flatness"
 
-    def judge(self, by_seed: list[Records]) -> tuple[Interval, str]:
-        found = paired([self.value(records) for records in by_seed])
-        if found.low * self.sign > 0 and found.high * self.sign > 0:
-            return found, "holds"
-        if found.low * self.sign < 0 and found.high * self.sign < 0:
-            return found, "does not hold"
-        return found, "undecided"
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Of the mean, as claimed."""
+        return claimed(self.sign)
+
+    @property
+    def least(self) -> float:
+        """The smallest difference of interest: of a twentieth, of 0.2 points, of 0.01."""
+        return {"ratio": float(np.log(1.05)), "points": 0.2, "loss": 0.01}[self.unit]
+
+    def show(self, value: float) -> str:
+        """A value for people."""
+        if self.unit == "ratio":
+            return f"x {np.exp(value):.4g}"
+        return f"{value:+.3g}"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim, its differences, p within its family, and what became of it."""
+
+    claim: Claim
+    test: Test
+    p: float
+    state: State
+
+
+def judged(claims: Sequence[Claim], seeds: Sequence[Records], planned: int) -> list[Judged]:
+    """All claims by the rule of `experiments/claims.py`; undecided until all seeds are there."""
+    tests = [
+        Test(tuple(claim.value(records) for records in seeds), *claim.bounds) for claim in claims
+    ]
+    values = [0.0] * len(claims)
+    for family in {claim.family for claim in claims}:
+        members = [index for index, claim in enumerate(claims) if claim.family == family]
+        for index, p in zip(members, holm([tests[i].p for i in members]), strict=True):
+            values[index] = p
+    whole = len(seeds) >= planned
+    return [
+        Judged(claim, test, p, verdict(test, p) if whole else OPEN)
+        for claim, test, p in zip(claims, tests, values, strict=True)
+    ]
 
 
 def by_seed(records: Records) -> list[Records]:
@@ -176,7 +215,7 @@ def _scale_free() -> Iterator[Claim]:
         for data in ("train", "test"):
             one_arm, other = (logarithm(arm, data, kind, key) for arm in (POST_LOCAL, MINI_BATCH))
             text = f"{name}, {data}: H = {MANY} below mini-batch"
-            yield Claim(text, "", minus(one_arm, other), -1)
+            yield Claim(text, "", minus(one_arm, other), -1, family=OURS)
 
 
 def _curves() -> Iterator[Claim]:
@@ -206,7 +245,8 @@ def _accuracy() -> Iterator[Claim]:
     for arm in (*(f"H={h}" for h in LOCAL_STEPS[1:]), SCRATCH, SMALL):
         where = "table post-local, fig. post-local (a)"
         value = minus(accuracy(arm), accuracy(MINI_BATCH))
-        yield Claim(f"test accuracy: {arm} above mini-batch", where, value, 1, "points")
+        text = f"test accuracy: {arm} above mini-batch"
+        yield Claim(text, where, value, 1, "points", family="accuracy")
 
 
 def _noise() -> Iterator[Claim]:
@@ -216,10 +256,12 @@ def _noise() -> Iterator[Claim]:
         "section 5",
         minus(chance(POST_LOCAL, "worker"), base),
         1,
+        family="noise",
     )
     yield Claim(
         f"spread of a round of {MANY} steps: the averaged model above mini-batch's",
         "section 5, as it is read there",
         minus(chance(POST_LOCAL, "agreed"), base),
         1,
+        family="noise",
     )

@@ -22,9 +22,9 @@ compared.
 - Spread of a round: the trace of the covariance of models after 16 steps from the end of phase 1,
   over 12 orders of samples.
 
-A claim is about a difference, paired over seeds, which share phase 1, directions and samples. It
-*holds* where the 95 % t-interval of its mean lies on the claimed side of 0, does *not hold* where
-it lies on the other side, and is *undecided* else. Nothing corrects for the number of claims.
+A claim is about a difference, paired over seeds, which share phase 1, directions and samples. It is
+judged by the one rule of `experiments/claims.py`, which came after the runs: before, each interval
+decided by itself, whatever the number of seeds and of claims.
 """
 
 from __future__ import annotations

@@ -7,22 +7,25 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from experiments.claims import Interval
+from experiments.claims import LEAST_SEEDS, evidence, interest
 from experiments.landscape import design
 from experiments.landscape.claims import (
-    Claim,
+    Judged,
     Records,
     all_claims,
     by_seed,
     chosen,
+    judged,
     one,
     rises,
 )
 from experiments.landscape.design import ARMS, DIRECTIONS, MANY, SETTINGS, Setting
 from experiments.landscape.figures import FIGURES
 from experiments.landscape.measures import MINI_BATCH, POST_LOCAL, SCRATCH, SHAPES
+from experiments.study import State
 
 SETS = ("train", "test")
+STATES: tuple[State, ...] = ("reproduced", "not reproduced", "not decidable at this scale")
 CAPTIONS = {
     "largest": "λ max by epoch of phase 2",
     "relative": "λ max over mini-batch's, paired",
@@ -56,15 +59,16 @@ def _preamble() -> str:
 
 def _setting(setting: Setting, records: Records) -> list[str]:
     seeds = by_seed(records)
-    judged = [(claim, *claim.judge(seeds)) for claim in all_claims()]
+    found = judged([*all_claims()], seeds, setting.seeds)
     return [
         f"## {setting.name}",
         _what(setting, records),
         "### What came out",
         _results(seeds),
         "### Claims",
-        _count(judged),
-        _claims(judged),
+        _enough(setting, len(seeds)),
+        _count(found),
+        _claims(found),
         _besides(seeds),
         "### Figures",
         "\n\n".join(f"![{CAPTIONS[w]}]({setting.name}-{w}.png)" for w in FIGURES),
@@ -105,39 +109,40 @@ def _results(seeds: list[Records]) -> str:
     return "Mean ± deviation over seeds; accuracies in percent.\n\n" + table(heads, rows)
 
 
-def _count(judged: list[tuple[Claim, Interval, str]]) -> str:
+def _enough(setting: Setting, seeds: int) -> str:
+    rule = (
+        "Verdicts follow [the one rule](../../../docs/reproduce.md#verdicts): p is of Student's t "
+        "over seeds, corrected (Holm) within its family."
+    )
+    if seeds < setting.seeds:
+        return f"{rule} {seeds} of {setting.seeds} seeds are there: nothing is decided."
+    if setting.seeds < LEAST_SEEDS:
+        return f"{rule} {setting.seeds} seeds are planned, and a verdict takes {LEAST_SEEDS}."
+    return rule
+
+
+def _count(found: list[Judged]) -> str:
     words = []
     for group, wanted in (("the paper's", True), ("figures that the paper has not", False)):
-        verdicts = [verdict for claim, _, verdict in judged if bool(claim.where) == wanted]
-        counts = Counter(verdicts)
-        told = ", ".join(f"{counts[v]} {v}" for v in ("holds", "does not hold", "undecided"))
-        words.append(f"{group}, {len(verdicts)} in all: {told}")
+        states = [each.state for each in found if bool(each.claim.where) == wanted]
+        counts = Counter(states)
+        told = ", ".join(f"{counts[state]} {state}" for state in STATES)
+        words.append(f"{group}, {len(states)} in all: {told}")
     return f"Verdicts on {'; on '.join(words)}."
 
 
-def _claims(judged: list[tuple[Claim, Interval, str]]) -> str:
-    rows = [
-        [claim.text, claim.where or "–", *_interval(claim, found), verdict]
-        for claim, found, verdict in judged
-    ]
-    heads = ["claim", "in the paper", "mean", "95 % interval", "deviation", ""]
-    note = (
-        "Ratios (×) are of the first named to the second, their deviation that of the logarithm; "
-        "points are percent points of accuracy."
-    )
+def _claims(found: list[Judged]) -> str:
+    rows = []
+    for each in found:
+        claim, test = each.claim, each.test
+        unit = " points" if claim.unit == "points" else ""
+        said = evidence(test.interval, unit, claim.show)
+        numbers = (interest(test, claim.least, unit, claim.show), f"{each.p:.2g}")
+        where = claim.where or "–"
+        rows.append([claim.text, where, said, *numbers, f"{test.flips:.2g}", each.state])
+    heads = ["claim", "in the paper", "difference", "smallest of interest", "p", "sign flips", ""]
+    note = "Ratios (x) are of the first named to the second; points are percent points of accuracy."
     return note + "\n\n" + table(heads, rows)
-
-
-def _interval(claim: Claim, found: Interval) -> tuple[str, str, str]:
-    if claim.unit == "ratio":
-        mean, low, high = (float(np.exp(x)) for x in (found.mean, found.low, found.high))
-        return f"× {mean:.4g}", f"{low:.4g} to {high:.4g}", f"{found.deviation:.2g}"
-    unit = " points" if claim.unit == "points" else ""
-    return (
-        f"{found.mean:+.3g}{unit}",
-        f"{found.low:+.3g} to {found.high:+.3g}",
-        f"{found.deviation:.2g}",
-    )
 
 
 def _besides(seeds: list[Records]) -> str:

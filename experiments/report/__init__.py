@@ -1,6 +1,7 @@
 """The report: everything that the studies have to say at a scale, as one HTML page or as Markdown.
 
 - `content`: studies, pages and runs behind them, in the paper's order.
+- `tally`: what became of the paper's claims on accuracy, at every scale.
 - `markup`: HTML in which nothing is left unescaped.
 - `page`: the page, of `pieces` and `runs`.
 - `images`: figures as data; `sparkline`: curves of runs in the height of a line.
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from experiments.report import markdown, page
 from experiments.report.content import Content
+from experiments.report.tally import Tally
 from experiments.scales import scale_of
 from experiments.store import RESULTS, Store
 from experiments.study import ScaleName
@@ -51,9 +53,10 @@ def write(
     content = Content.of(Store(scale_of(scale, tunes=tune), records))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(out, page.page(content).encode())
+        tally = Tally.of(content, records)
+        write_whole(out, page.page(content, tally).encode())
         if text is not None:
-            markdown.write(content, text)
+            markdown.write(content, tally, text)
     except OSError as error:
         raise UserError(
             f"{error.filename or out} cannot be written: {error.strerror}; name another place"

@@ -6,16 +6,17 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, get_args
 
+from experiments.claims import corrected, counted_once
 from experiments.engine import distinct
 from experiments.registry import Entry, entries
 from experiments.report.images import Image, drawn
 from experiments.store import Store, canonical
 from experiments.studies import studies
-from experiments.study import Claim, Job, Page, Picture, Record, Records, State
+from experiments.study import Claim, Job, Kind, Page, Picture, Record, Records, State
 
 PENDING = "not run yet"
 """In place of a claim's state, while some of its runs are not done."""
@@ -91,7 +92,8 @@ class Content:
     @staticmethod
     def of(store: Store) -> Content:
         """Everything there is in a store."""
-        sections = [section(one, store) for one in entries().values()]
+        pages = judged_pages(store)
+        sections = [section(one, store, pages) for one in entries().values()]
         jobs = distinct(job for one in sections for job in all_jobs(one))
         found = configurations(jobs, store)
         return Content(store.scale.name, store.scale.tunes, sections, found, store.origins)
@@ -111,9 +113,11 @@ class Content:
         return self._images[id(picture)]
 
     def state(self, claim: Claim) -> str:
-        """What became of a claim; that not all of it is run yet is told apart."""
+        """What became of a claim; that not all of it is run yet is told apart, unless that would
+        decide nothing.
+        """
         known = all(self._record(job) is not None for job in claim.jobs)
-        return claim.state if known else PENDING
+        return claim.state if known or claim.reservation else PENDING
 
     def _record(self, job: Job) -> Record | None:
         return self.configurations[anchor_of(job)].runs[_seed(job)]
@@ -124,6 +128,10 @@ class Content:
         counted = Counter(self.state(claim) for _, claim in self.claims)
         return {state: counted[state] for state in STATES}
 
+    def of_kind(self, kind: Kind) -> list[tuple[Entry, Claim]]:
+        """The claims with such evidence."""
+        return [(entry, claim) for entry, claim in self.claims if claim.kind == kind]
+
     @property
     def runs(self) -> tuple[int, int]:
         """How many are done, of how many."""
@@ -131,14 +139,37 @@ class Content:
         return sum(record is not None for record in kept), len(kept)
 
 
-def section(entry: Entry, store: Store) -> Section:
+def judged_pages(records: Records) -> dict[str, Page]:
+    """The pages of all studies by label, their claims judged together: corrected for their number
+    within each family, and each piece of evidence counted once.
+    """
+    pages = {label: study.page(records) for label, study in studies().items()}
+    everything = [claim for page in pages.values() for claim in page.claims]
+    kept, again = counted_once(everything)
+    places = {id(claim): label for label, page in pages.items() for claim in page.claims}
+    found: dict[str, list[Claim]] = {label: [] for label in pages}
+    for before, claim in zip(kept, corrected(kept), strict=True):
+        found[places[id(before)]].append(claim)
+    notes: dict[str, list[str]] = {label: [*page.notes] for label, page in pages.items()}
+    for claim, first in again:
+        name = entries()[places[id(first)]].name
+        notes[places[id(claim)]].append(
+            f"“{claim.sentence}” rests on the numbers of a claim of {name}, and is counted there."
+        )
+    return {
+        label: replace(page, claims=found[label], notes=notes[label])
+        for label, page in pages.items()
+    }
+
+
+def section(entry: Entry, store: Store, pages: Mapping[str, Page]) -> Section:
     """An entry with what its study says of the records."""
     study = studies().get(entry.label)
     if study is None:
         return Section(entry, None)
     jobs = distinct([*study.jobs(store.scale), *study.later(store)])
     done = sum(store.of(job) is not None for job in jobs)
-    return Section(entry, study.page(store), jobs, done)
+    return Section(entry, pages[entry.label], jobs, done)
 
 
 def all_jobs(section: Section) -> Iterable[Job]:

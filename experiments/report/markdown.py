@@ -2,48 +2,67 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from experiments.report.content import PENDING, Content, Section
-from experiments.report.page import MEANING, facts
+from experiments.report.content import PENDING, STATES, Content, Section
+from experiments.report.page import KINDS, MEANING, facts
 from experiments.report.pieces import text_of
-from experiments.study import Page, Table
+from experiments.report.tally import Tally
+from experiments.study import Kind, Page, Table
 from localsgd.record import write_whole
 
 ESCAPED = str.maketrans({"|": r"\|", "<": "&lt;", "*": r"\*", "_": r"\_", "\n": " "})
 
 
-def write(content: Content, path: Path) -> None:
+def write(content: Content, tally: Tally, path: Path) -> None:
     """Writes the page, and its figures into `images/NAME/` beside it; older ones are removed."""
     folder = path.parent / "images" / path.stem
     folder.mkdir(parents=True, exist_ok=True)
     for old in (*folder.glob("*.svg"), *folder.glob("*.png")):
         old.unlink()
-    parts = [*_head(content, path.name)]
+    parts = [*_head(content, tally, path.name)]
     for one in content.sections:
         parts += _section(one, content, folder, path.parent)
     write_whole(path, ("\n\n".join(parts) + "\n").encode())
 
 
-def _head(content: Content, name: str) -> Iterator[str]:
+def _head(content: Content, tally: Tally, name: str) -> Iterator[str]:
     yield "# The paper's tables and figures, reproduced"
+    yield " ".join(tally.sentences)
+    yield grid(tally.headings, tally.rows)
     tuned = " --tune" if content.tunes else ""
     yield (
         f"Made by `localsgd report --scale {content.scale}{tuned} --markdown {name}` from the "
-        "records in `experiments/results/reproduce/`; see [how to reproduce](reproduce.md)."
+        "records in `experiments/results/reproduce/`; see [how to reproduce](reproduce.md), also "
+        "for [the rule of verdicts](reproduce.md#verdicts)."
     )
-    counted = ", ".join(f"{count} {state}" for state, count in content.counts.items())
-    yield f"{len(content.claims)} claims: {counted}. {MEANING}"
+    yield MEANING
     yield "\n".join(f"- {name}: {value}" for name, value in facts(content))
-    yield "## Claims"
+    yield "## Why a scale can or can't show it"
+    for title, reasons in tally.reasons():
+        yield f"**{_escaped(title)}.** " + " ".join(map(_escaped, reasons))
+    for kind, title in KINDS.items():
+        yield from _claims(content, kind, title)
+
+
+def _claims(content: Content, kind: Kind, title: str) -> Iterator[str]:
+    found = [(entry, claim, content.state(claim)) for entry, claim in content.of_kind(kind)]
+    if not found:
+        return
+    counted = Counter(state for _, _, state in found)
+    yield f"## {title}"
+    told = ", ".join(f"{counted[state]} {state}" for state in STATES if counted[state])
+    yield f"{len(found)} claims: {told}."
     rows = [
-        [content.state(claim), claim.sentence, f"{entry.name}, {claim.place}", claim.evidence]
-        for entry, claim in content.claims
-        if content.state(claim) != PENDING
+        [state, claim.sentence, f"{entry.name}, {claim.place}", claim.evidence]
+        for entry, claim, state in found
+        if state != PENDING
     ]
-    yield grid(["", "claim", "where", "evidence"], rows)
-    waiting = [(e, claim) for e, claim in content.claims if content.state(claim) == PENDING]
+    if rows:
+        yield grid(["", "claim", "where", "evidence"], rows)
+    waiting = [(entry, claim) for entry, claim, state in found if state == PENDING]
     if waiting:
         yield f"{PENDING[0].upper()}{PENDING[1:]}:"
         yield "\n".join(f"- {entry.name}: {_escaped(claim.sentence)}" for entry, claim in waiting)

@@ -13,6 +13,8 @@ CLASS = {
     "reproduced": "yes",
     "not reproduced": "no",
     "not decidable at this scale": "open",
+    "consistent": "fits",
+    "not consistent": "misfits",
     PENDING: "later",
 }
 Runs = Mapping[str, Configuration]

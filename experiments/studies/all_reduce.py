@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING
 
-from experiments.claims import evidence, judge, paired
+from experiments.claims import OPEN, conclude
 from experiments.measured import AllReduceTime
 from experiments.study import (
     Cell,
@@ -15,7 +15,6 @@ from experiments.study import (
     Record,
     Records,
     Scale,
-    State,
     Study,
     Table,
 )
@@ -84,18 +83,23 @@ def _grows(by: Times, records: Records) -> Claim:
     apart = [job for job in several if job.processes <= cores]
     if len(apart) < 2:
         reason = f"{cores} cores here, which more processes share: that says nothing of more cores"
-        state: State = "not decidable at this scale"
-        return Claim(sentence, place, state, reason, several, reservation=reason)
+        return Claim(sentence, place, OPEN, reason, several, reservation=reason, family="time")
     first, last = apart[0], apart[-1]
     few, many = by[first], by[last]
-    if few is None or many is None:
-        return Claim(sentence, place, "not decidable at this scale", "not run yet", [first, last])
-    interval = paired([b - a for a, b in zip(few["times"], many["times"], strict=True)])
-    state = judge(interval, 1)
-    if records.scale.name == "smoke":
-        state = "not decidable at this scale"
-    words = f"{last.processes} less {first.processes} processes: {evidence(interval, ' s')} repeats"
-    return Claim(sentence, place, state, words, [first, last])
+    differences: list[float] = []
+    if few is not None and many is not None:
+        differences = [b - a for a, b in zip(few["times"], many["times"], strict=True)]
+    return conclude(
+        records,
+        sentence,
+        place,
+        differences,
+        f"{last.processes} less {first.processes} processes, repeats",
+        [first, last],
+        family="time",
+        unit=" s",
+        seeds=first.repeats,
+    )
 
 
 def _draw(by: Times) -> Figure:

@@ -6,14 +6,15 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from experiments.claims import evidence, judge, paired
+from experiments.claims import conclude
+from experiments.convex import claims
 from experiments.convex.job import MADE, ConvexJob, Figure
 from experiments.pictures import lines
 from experiments.registry import entry
 from experiments.study import Cell, Claim, Page, Picture, Records, Scale, Study, Table
 
 LABEL = "fig:convex_problem"
-SEEDS = {"smoke": 2, "small": 3, "paper": 3}
+SEEDS = {"smoke": 2, "small": 5, "medium": 5, "paper": 5}
 FEW = (1, 2, 4, 8, 16)
 Point = tuple[int, int, int]
 """K, B and H."""
@@ -34,36 +35,38 @@ def jobs(scale: Scale) -> list[ConvexJob]:
 class Times:
     """Gradients along the critical path to the target, by point and seed."""
 
+    records: Records
     jobs: Sequence[ConvexJob]
     by: dict[Point, list[float]]
-    done: int
-    decides: bool
 
     @staticmethod
     def of(records: Records, figure: Figure) -> Times:
         """The target is above the f* that the paper prints, where it prints one."""
         wanted = of_figure(records.scale, figure)
         by: dict[Point, list[float]] = {}
-        done = 0
         for job in wanted:
             record = records.of(job)
-            done += record is not None
             found = (record or {"gradients": {}})["gradients"]
             for workers, batch, h, time in found.get("paper", found.get("true", ())):
                 by.setdefault((workers, batch, h), []).append(time)
-        return Times(wanted, by, done, records.scale.name != "smoke")
+        return Times(records, wanted, by)
 
     def axis(self, place: int) -> list[int]:
         return sorted({point[place] for point in self.by})
 
     def claim(self, sentence: str, words: str, differences: Sequence[float]) -> Claim:
         """That differences are above 0."""
-        if self.done < len(self.jobs) or not differences:
-            few = f"{self.done} of {len(self.jobs)} seeds"
-            return Claim(sentence, PLACE, "not decidable at this scale", few, self.jobs)
-        interval = paired(differences)
-        state = judge(interval, 1) if self.decides else "not decidable at this scale"
-        return Claim(sentence, PLACE, state, f"{words}: {evidence(interval)}", self.jobs)
+        return conclude(
+            self.records,
+            sentence,
+            PLACE,
+            differences,
+            words,
+            self.jobs,
+            family="convex",
+            least=claims.LEAST,
+            seeds=len(self.jobs),
+        )
 
     def ratios(self, slow: Point, fast: Point) -> list[float]:
         """How many times as long one takes, by seed; none where one was not run."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from experiments import clock, tuning
-from experiments.arms import Arm, arm, found, jobs_of, of_differences, untuned, values
+from experiments.arms import Arm, arm, found, jobs_of, untuned, values
+from experiments.claims import claimed, conclude
 from experiments.pictures import lines
 from experiments.registry import entry
 from experiments.study import Claim, Page, Records, Scale, Study, Table
@@ -137,7 +138,7 @@ def _time_claims(records: Records, by: Grid) -> Iterator[Claim]:
         ((8, 8), (16, 1), 2.0, "Local SGD on 8 workers is twice as fast as mini-batch SGD on 16."),
     ):
         one, base = by[k, h], by[other_k, other_h]
-        yield of_differences(
+        yield conclude(
             records,
             sentence,
             "section 4.1",
@@ -145,8 +146,11 @@ def _time_claims(records: Records, by: Grid) -> Iterator[Claim]:
             f"speed-up in modelled seconds of K = {k}, H = {h} over K = {other_k}, H = {other_h}, "
             f"less {factor:g}",
             _behind(records, one, base),
-            unit="",
+            family="time",
+            least=0.1,
+            seeds=len(one.jobs),
             reservation=_unreached(records, one, base),
+            kind="modelled",
         )
 
 
@@ -193,7 +197,7 @@ def page_of_steps(records: Records) -> Page:
     first, second = steps(records, base), steps(records, one)
     # Without tuning the two have one rate, as H is all that they differ by.
     reservations = untuned([base, one] if records.scale.tunes else [])
-    largest = of_differences(
+    largest = conclude(
         records,
         "At the largest batch (K = 32), H = 2 needs no more local steps than mini-batch SGD, "
         "within a tenth.",
@@ -201,8 +205,9 @@ def page_of_steps(records: Records) -> Page:
         [second[seed] / first[seed] - 1.1 for seed in second if seed in first],
         "steps of H = 2 over those of H = 1, less 1.1",
         _behind(records, one, base),
-        sign=-1,
-        unit="",
+        family="time",
+        bounds=claimed(-1),
+        seeds=len(one.jobs),
         reservation="; ".join(filter(None, (_unreached(records, one, base), *reservations))),
     )
     grids = tuning.pictures(records, points(records.scale))

@@ -64,6 +64,7 @@ def page(records: Records) -> Page:
             "appendix D.3",
             by[topology, h, hb],
             flat,
+            family="hierarchical",
         )
         for topology in TOPOLOGIES
         for h, hb in ((2, 8), (8, 2))
@@ -74,6 +75,7 @@ def page(records: Records) -> Page:
         "appendix D.3",
         by["2x8", 1, 16],
         by["8x2", 1, 16],
+        family="hierarchical",
     )
     return Page(tables=[shown], claims=[*claims, larger], notes=[NOTE])
 

@@ -76,7 +76,6 @@ def page_of_local(records: Records) -> Page:
             by["local"],
             by["mini-batch"],
             WORKERS,
-            1.5,
         ),
         claim(
             records,
@@ -85,6 +84,7 @@ def page_of_local(records: Records) -> Page:
             by["local"],
             by["mini-batch"],
             margin=0.5,
+            family="local",
         ),
     ]
     curves = _curves(records, by)
@@ -187,7 +187,14 @@ def _by_batch(
 
 def _better(records: Records, post_local: Arm, mini_batch: Arm, place: str) -> Claim:
     sentence = f"{post_local.name} is better than mini-batch SGD with the same optimizer."
-    return claim(records, sentence, place, post_local, mini_batch)
+    return claim(
+        records,
+        sentence,
+        place,
+        post_local,
+        mini_batch,
+        family="post-local",
+    )
 
 
 def _curves(records: Records, by: dict[str, Arm]) -> Picture:

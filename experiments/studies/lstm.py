@@ -79,6 +79,7 @@ def page(records: Records) -> Page:
             by["large"],
             sign=-1,
             field=field,
+            family="post-local",
         )
         for h in STEPS
     ]
@@ -91,6 +92,7 @@ def page(records: Records) -> Page:
         sign=-1,
         field=field,
         paper_tunes=[by[name] for name in TUNED],
+        family="gap",
     )
     curves = learning_curves(
         "curves",

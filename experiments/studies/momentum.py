@@ -51,6 +51,7 @@ def page(records: Records) -> Page:
             "appendix B.4.1",
             plain,
             by[0.0, 0.0],
+            family="momentum",
         ),
         claim(
             records,
@@ -58,6 +59,7 @@ def page(records: Records) -> Page:
             "appendix B.4.1",
             by[0.9, 0.3],
             plain,
+            family="momentum",
         ),
         *(
             claim(
@@ -69,6 +71,7 @@ def page(records: Records) -> Page:
                 plain,
                 sign=-1,
                 margin=-5.0,
+                family="momentum",
             )
             for outer in (0.7, 0.9)
         ),

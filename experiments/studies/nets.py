@@ -123,6 +123,7 @@ def gap_claims(
         by["small"],
         by["large"],
         paper_tunes=[by[name] for name in TUNED],
+        family="gap",
     )
     for h in steps:
         yield claim(
@@ -131,6 +132,7 @@ def gap_claims(
             place,
             by[f"H = {h}"],
             by["large"],
+            family="post-local",
         )
 
 

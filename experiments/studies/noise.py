@@ -134,6 +134,7 @@ def page(records: Records) -> Page:
                 margin=0.5,
                 paper_tunes=tuned,
                 beside=others,
+                family="noise",
             ),
             claim(
                 records,
@@ -143,6 +144,7 @@ def page(records: Records) -> Page:
                 chosen,
                 paper_tunes=tuned[:1],
                 beside=others,
+                family="noise",
             ),
         ]
     grids = tuning.pictures(records, starred(records))

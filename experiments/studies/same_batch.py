@@ -72,6 +72,7 @@ def page(records: Records) -> Page:
             by[k, h],
             one,
             paper_tunes=[one],
+            family="local",
         )
         for (k, h), one in larger.items()
     ]
@@ -83,6 +84,7 @@ def page(records: Records) -> Page:
             "appendix C.5.4",
             by[4, 16],
             falling,
+            family="local",
         )
     )
     pictures = [

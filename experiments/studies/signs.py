@@ -71,6 +71,7 @@ def _claims(records: Records) -> Iterator[Claim]:
                 "section 4.2",
                 by[h],
                 by[1],
+                family="signs",
             )
     plain = {(task, method): by[1] for task, method, by in rated(records)}
     for task in tasks_of(records.scale):
@@ -82,6 +83,7 @@ def _claims(records: Records) -> Iterator[Claim]:
             feedback,
             signs,
             paper_tunes=[feedback, signs],
+            family="signs",
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from experiments.claims import OPEN
 from experiments.registry import entry
 from experiments.study import Cell, Claim, Page, Records, Study, Table
 from localsgd.traffic.published import WORKERS
@@ -15,8 +16,6 @@ SECOND = "tab:post_local_sgd_across_arch_and_tasks_speedup_for_second_phase"
 PLACE = "appendix C.3"
 ROUNDED = 0.015
 """Numbers of two decimals that follow from others of two decimals are as near as this."""
-CLOSE = 0.1
-"""Of a measured speed-up: a model with one constant cannot be asked for more."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def whole_page(records: Records) -> Page:
     ]
     headings = ("model", "task", "H", "from the two phases", "from H = 1 alone", "paper")
     table = Table(f"Speed-up of a whole run on {WORKERS} GPUs (modelled)", headings, rows)
-    return Page(tables=[table], claims=list(_whole_claims()), notes=(MODEL, HALVES))
+    return Page(tables=[table], claims=list(_whole_claims()), notes=(MODEL, HALVES, SLIP))
 
 
 def _whole_claims() -> Iterator[Claim]:
@@ -83,19 +82,10 @@ def _whole_claims() -> Iterator[Claim]:
     yield Claim(
         "The speed-up of a whole run of post-local SGD follows from that of its second phase.",
         PLACE,
-        "reproduced" if off <= ROUNDED else "not reproduced",
+        "consistent" if off <= ROUNDED else "not consistent",
         f"computed: the largest difference of {len(cases)} entries is {off:.3f}",
-    )
-    later = [(one, h) for one, h in cases if h > 1]
-    errors = [one.predicted(h) / one.whole[h] - 1 for one, h in later]
-    worst = max(errors, key=abs)
-    yield Claim(
-        "Local steps in the second half of a run speed it up as the price of an agreement at H = 1 "
-        "says.",
-        "ours, of the table",
-        "reproduced" if abs(worst) <= CLOSE else "not reproduced",
-        f"modelled: {100 * min(errors):+.1f} % to {100 * max(errors):+.1f} % off in "
-        f"{len(errors)} entries, {100 * CLOSE:g} % allowed",
+        kind="computed",
+        family="counts",
     )
 
 
@@ -111,31 +101,14 @@ def second_page(records: Records) -> Page:
         rows,
     )
     above = [(one, h) for one in settings() for h, s in one.second.items() if s > WORKERS]
-    errors = [
-        one.modelled(h) / s - 1
-        for one in settings()
-        for h, s in one.second.items()
-        if h > 1 and s <= WORKERS
-    ]
     names = ", ".join(f"{one.name} with H = {h}" for one, h in above)
-    claims = [
-        Claim(
-            f"The second phase is sped up by more than K = {WORKERS}.",
-            PLACE,
-            "not reproduced",
-            f"modelled: no speed-up over one worker of the same algorithm is above K. The paper "
-            f"has {len(above)} such entries: {names}",
-        ),
-        Claim(
-            "Where the second phase is sped up by no more than K, the price of an agreement at "
-            "H = 1 says by how much.",
-            "ours, of the table",
-            "reproduced" if max(map(abs, errors)) <= CLOSE else "not reproduced",
-            f"modelled: {100 * min(errors):+.1f} % to {100 * max(errors):+.1f} % off in "
-            f"{len(errors)} entries, {100 * CLOSE:g} % allowed",
-        ),
-    ]
-    return Page(tables=[table], claims=claims, notes=(MODEL, ABOVE))
+    said = (
+        "it takes 16 GPUs. No speed-up over one worker of the same algorithm is above K on any "
+        f"clock, and the paper has {len(above)} such entries: {names}"
+    )
+    sentence = f"The second phase is sped up by more than K = {WORKERS}."
+    claims = [Claim(sentence, PLACE, OPEN, said, reservation=said, family="time")]
+    return Page(tables=[table], claims=claims, notes=(MODEL, ABOVE, SLIP))
 
 
 MODEL = (
@@ -146,5 +119,9 @@ HALVES = "The first half of a run has H = 1, so that 1 / S = 0.5 / S(1) + 0.5 / 
 ABOVE = (
     "The paper compares with the time of the same algorithm on one GPU, whose overheads make "
     "speed-ups above K possible."
+)
+SLIP = (
+    "The paper's two tables of speed-ups say WideResNet-28-12; its text and its tables of accuracy "
+    "and of sizes have WideResNet-28-10 alone, which is what is named here."
 )
 STUDIES = (Study(WHOLE, lambda scale: (), whole_page), Study(SECOND, lambda scale: (), second_page))

@@ -106,6 +106,7 @@ def _no_better(records: Records, words: str, warmed: Arm, none: Arm) -> Claim:
         none,
         sign=-1,
         margin=0.5,
+        family="step-warmup",
     )
 
 

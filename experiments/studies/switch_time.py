@@ -56,6 +56,7 @@ def page(records: Records) -> Page:
                 "appendix C.2",
                 first[h],
                 second[h],
+                family="start",
             )
             for h in LOCAL_STEPS
         ],

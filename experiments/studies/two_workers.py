@@ -59,6 +59,7 @@ def page(records: Records) -> Page:
                     by[h],
                     by[1],
                     margin=0.5,
+                    family="local",
                 )
                 for h in LOCAL_STEPS[1:]
             ),
@@ -69,7 +70,6 @@ def page(records: Records) -> Page:
                 by[16],
                 by[1],
                 WORKERS,
-                3,
             ),
         ],
         notes=NOTES,

@@ -77,6 +77,7 @@ def claims(records: Records) -> Iterator[Claim]:
             by["local"],
             by["huge"],
             paper_tunes=[by["huge"]],
+            family="local",
         )
         yield claim(
             records,
@@ -84,6 +85,7 @@ def claims(records: Records) -> Iterator[Claim]:
             "section 4.2",
             by["post-local"],
             by["local"],
+            family="start",
         )
         yield claim(
             records,
@@ -91,6 +93,7 @@ def claims(records: Records) -> Iterator[Claim]:
             "section 4.2",
             by["post-local"],
             by["batch-growth"],
+            family="start",
         )
         yield claim(
             records,
@@ -98,6 +101,7 @@ def claims(records: Records) -> Iterator[Claim]:
             "section 4.2",
             by["post-local"],
             by["mini-batch"],
+            family="post-local",
         )
 
 

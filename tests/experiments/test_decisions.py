@@ -11,6 +11,7 @@ import pytest
 
 from experiments import flat, studies
 from experiments.arms import UNTUNED, arm, claim
+from experiments.claims import corrected
 from experiments.landscape import claims as landscape
 from experiments.registry import entry
 from experiments.report.content import PENDING, Content, configurations
@@ -19,6 +20,7 @@ from experiments.studies import all_reduce, arms, grids, imagenet, noise, two_wo
 from experiments.study import Claim, Job, Record, Scale
 
 SMALL = SCALES["small"]
+FIVE = replace(SMALL, seeds=5, main_seeds=5)
 OPEN = "not decidable at this scale"
 
 
@@ -27,7 +29,7 @@ class Made:
     """Records that a function makes; `None` is a run that is not done."""
 
     make: Callable[[Any], Record | None]
-    scale: Scale = SMALL
+    scale: Scale = FIVE
 
     def of(self, job: Job) -> Record | None:
         return self.make(job)
@@ -40,13 +42,14 @@ def state(found: Claim, records: Made) -> str:
 
 def accuracy(job: Any) -> Record:
     """Local SGD is 2 points better, give or take."""
-    return {"test_accuracy": 0.8 + 0.02 * (job.run.method == "local") + 0.001 * job.run.seed}
+    gain = (0.02 + 1e-4 * job.run.seed) * (job.run.method == "local")
+    return {"test_accuracy": 0.8 + gain + 0.001 * job.run.seed}
 
 
 def compared(records: Made, **settings: Any) -> Claim:
-    better = arm(SMALL, "local", main=True, method="local", local_steps=(4,))
-    worse = arm(SMALL, "mini-batch", main=True, method="mini-batch")
-    return claim(records, "Better.", "here", better, worse, **settings)
+    better = arm(FIVE, "local", main=True, method="local", local_steps=(4,))
+    worse = arm(FIVE, "mini-batch", main=True, method="mini-batch")
+    return claim(records, "Better.", "here", better, worse, family="local", **settings)
 
 
 def jittered(job: Any) -> Record:
@@ -73,7 +76,7 @@ def test_a_run_without_a_result_does_not_vanish() -> None:
     records = Made(lambda job: {"test_accuracy": None} if job.run.seed == 4 else accuracy(job))
     found = compared(records)
     assert state(found, records) == OPEN
-    assert "n = 4; 4 of 5 seeds have a result" in found.evidence
+    assert "n = 4; smallest of interest +0.20 points; 4 of 5 seeds have a result" in found.evidence
 
 
 def test_flatness_waits_for_all_planned_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +88,7 @@ def test_flatness_waits_for_all_planned_seeds(monkeypatch: pytest.MonkeyPatch) -
         )
         (found,) = flat.Flat.of(records).claims(lambda claim: True, "here")
         assert state(found, records) == said
-        assert (found.evidence == "3 of 6 seeds") == (done == 3)
+        assert found.evidence.endswith("3 of 6 runs are done") == (done == 3)
 
 
 def curve(at: float, final: float, agreements: int = 1000) -> Record:
@@ -112,29 +115,29 @@ def test_runs_that_never_arrive_do_not_vanish() -> None:
     """
     for missing, said in (
         ((), None),
-        (((16, 8, 2),), "reached by 2 of 3 (3 of 3)"),
-        (((16, 1, 1), (16, 1, 2)), "reached by 3 of 3 (1 of 3)"),
-        (((16, 8, 2), (16, 1, 1), (16, 1, 2)), "reached by 2 of 3 (1 of 3)"),
+        (((16, 8, 2),), "reached by 4 of 5 (5 of 5)"),
+        (((16, 1, 1), (16, 1, 2)), "reached by 5 of 5 (3 of 5)"),
+        (((16, 8, 2), (16, 1, 1), (16, 1, 2)), "reached by 4 of 5 (3 of 5)"),
     ):
         records = reaching(*missing)
         found = grids.page_of_time(records).claims[0]
-        assert state(found, records) == (OPEN if said else "reproduced")
-        assert (said or "n = 3") in found.evidence
+        assert state(found, records) == (OPEN if said else "consistent")
+        assert (said or "n = 5") in found.evidence
 
 
 def test_steps_of_runs_that_never_arrive_do_not_vanish() -> None:
-    for missing, said in ((), None), (((32, 2, 0),), "reached by 2 of 3 (3 of 3)"):
+    for missing, said in ((), None), (((32, 2, 0),), "reached by 4 of 5 (5 of 5)"):
         records = reaching(*missing)
         (found,) = grids.page_of_steps(records).claims
         assert state(found, records) == (OPEN if said else "reproduced")
-        assert (said or "n = 3") in found.evidence
+        assert (said or "n = 5") in found.evidence
 
 
 def test_a_mean_says_how_many_it_is_of() -> None:
     page = grids.page_of_time(reaching((16, 8, 2)))
     (row,) = [row for row in page.tables[0].rows if row[:2] == [16, 8]]
-    assert row[2] == "2 of 3"
-    assert str(row[3]).endswith("(2 of 3)")
+    assert row[2] == "4 of 5"
+    assert str(row[3]).endswith("(4 of 5)")
 
 
 def test_the_target_is_part_of_what_is_planned() -> None:
@@ -155,22 +158,15 @@ def counted(job: Any) -> Record:
     return {"test_accuracy": 0.8, **counts}
 
 
-def test_what_follows_from_a_clock_has_no_interval() -> None:
+def test_a_clock_fitted_to_the_paper_confirms_nothing_of_it() -> None:
     """An agreement of two workers costs 0.4 steps, one of 32 two of them."""
     records = Made(counted)
     two = two_workers.page(records).claims[-1]
-    assert state(two, records) == OPEN
-    assert two.evidence == (
-        "modelled: 1.36; no H is more than 1.40 times as fast on this clock, K = 2"
-    )
     many = imagenet.page_of_local(records).claims[0]
-    assert state(many, records) == "reproduced"
-    assert many.evidence == "modelled: 2.39"
-    slow = Made(lambda job: {**counted(job), "agreements": [1000]})
-    assert state(imagenet.page_of_local(slow).claims[0], slow) == "not reproduced"
-    part = Made(lambda job: counted(job) if job.run.seed else None)
-    for page in two_workers.page(part), imagenet.page_of_local(part):
-        assert {state(one, part) for one in page.claims} == {PENDING}
+    for found, said in ((two, "1.36"), (many, "2.39")):
+        assert (state(found, records), found.test) == (OPEN, None)
+        assert f"can't confirm it (it says {said})" in found.evidence
+    assert corrected([two, many]) == [two, many]
 
 
 def test_measured_steps_on_a_modelled_clock_have_one() -> None:
@@ -182,12 +178,12 @@ def test_measured_steps_on_a_modelled_clock_have_one() -> None:
 def test_an_untuned_baseline_that_the_paper_tunes_decides_nothing() -> None:
     """The figures are told all the same; once the rate is tuned here, they decide."""
     records = Made(accuracy)
-    by = variants.arms(SMALL, 16, 8)
+    by = variants.arms(FIVE, 16, 8)
     for sign in (-1, 1):
         found = compared(records, sign=sign, paper_tunes=[by["huge"]])
         assert state(found, records) == OPEN
-        assert found.evidence.endswith(f"n = 5; {UNTUNED}")
-        assert "+2.00 points, 95 % interval +2.00 to +2.00" in found.evidence
+        assert found.evidence.endswith(f"; {UNTUNED}")
+        assert "+2.02 points, 95 % interval +2.00 to +2.04, n = 5" in found.evidence
     tuned = replace(by["huge"], tuned=True)
     assert state(compared(records, paper_tunes=[tuned]), records) == "reproduced"
 
@@ -198,7 +194,7 @@ def test_which_claims_rest_on_a_baseline_that_the_paper_tunes() -> None:
     for name, count in (
         ("arms", 2),
         ("signs", 1),
-        ("votes", 2),
+        ("votes", 1),
         ("variants", 2),
         ("same-batch", 8),
         ("nets", 6),
@@ -212,7 +208,7 @@ def test_which_claims_rest_on_a_baseline_that_the_paper_tunes() -> None:
 
 def test_a_baseline_that_is_tuned_here_decides() -> None:
     """Local SGD wins against the best rate too."""
-    scale = replace(SMALL, tunes=True)
+    scale = replace(FIVE, tunes=True)
     records = Made(lambda job: {**counted(job), **accuracy(job)}, scale)
     found = [one for one in variants.claims(records) if "the same effective" in one.sentence]
     assert {state(one, records) for one in found} == {"reproduced"}
@@ -223,16 +219,18 @@ def test_the_best_noise_is_chosen_among_all() -> None:
     """While one run is missing, it might be of the best; its arm is part of what is compared."""
 
     def make(job: Any) -> Record:
-        return {**counted(job), "test_accuracy": 0.8 - 400 * (job.run.noise or 0)}
+        lost = (400 + job.run.seed) * (job.run.noise or 0)
+        gained = (0.01 + 1e-4 * job.run.seed) * (job.run.method == "post-local")
+        return {**counted(job), "test_accuracy": 0.8 - lost + gained}
 
-    weakest = noise.noisy(SMALL, {})[1e-6, 0.5].jobs
+    weakest = noise.noisy(FIVE, {})[1e-6, 0.5].jobs
     whole, part = Made(make), Made(lambda job: None if job in weakest[1:] else make(job))
     for records, said in ((whole, "reproduced"), (part, PENDING)):
         page = noise.page(records)
         assert [state(one, records) for one in page.claims] == [said, said]
         for one in page.claims:
             assert {*weakest} <= {*one.jobs}
-            assert len({*one.jobs}) == len(one.jobs) == 4 * 3 + 5
+            assert len({*one.jobs}) == len(one.jobs) == 4 * 5 + 5
         marked = [row[0] for row in page.tables[0].rows[2:] if row[-1]]
         assert marked == (["noise 1e-06 / (1 + t)^0.5"] if records is whole else [])
 
@@ -241,15 +239,17 @@ def test_the_best_noise_is_chosen_among_all() -> None:
     ("cores", "said", "words"),
     [
         (2, OPEN, "2 cores here, which more processes share"),
-        (3, "reproduced", "3 less 2 processes: +1 s"),
-        (64, "reproduced", "4 less 2 processes: +2 s"),
+        (3, "reproduced", "3 less 2 processes, repeats: +1"),
+        (64, "reproduced", "4 less 2 processes, repeats: +2"),
     ],
 )
 def test_processes_that_share_cores_decide_nothing(
     cores: int, said: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
-    records = Made(lambda job: {"times": [job.processes + 0.01 * n for n in range(5)]})
+    records = Made(
+        lambda job: {"times": [job.processes * (1 + 1e-3 * n) for n in range(job.repeats)]}
+    )
     (found,) = all_reduce.page(records).claims
     assert state(found, records) == said
     assert words in found.evidence
@@ -263,7 +263,7 @@ def test_a_tuned_baseline_is_not_where_post_local_sgd_comes_from() -> None:
         (False, "mini-batch SGD that it goes on from"),
         (True, "tuned mini-batch"),
     ):
-        records = Made(lambda job: {**counted(job), **accuracy(job)}, replace(SMALL, tunes=tunes))
+        records = Made(lambda job: {**counted(job), **accuracy(job)}, replace(FIVE, tunes=tunes))
         said = [one.sentence for one in variants.claims(records) if "mini-batch" in one.sentence]
         assert sum(words in one for one in said) == 2
         a2 = "the large batch (A2) at its tuned rate" if tunes else "(A2) that it goes on from"

@@ -10,9 +10,9 @@ import matplotlib
 import pytest
 import torch
 
-from experiments.claims import paired
+from experiments.claims import OPEN
 from experiments.landscape import arms, claims, figures, report, rounds, study
-from experiments.landscape.claims import Claim, rises
+from experiments.landscape.claims import Claim, judged, rises
 from experiments.landscape.design import ARMS, SETTINGS
 from localsgd import tasks
 
@@ -57,18 +57,21 @@ def test_what_chance_does_in_a_round() -> None:
     assert found["H=4"]["worker"] > 2 * found["H=4"]["agreed"]
 
 
-def test_claims_by_hand() -> None:
-    found = paired([1.0, 2.0, 3.0])
-    assert (found.mean, found.deviation) == (2.0, 1.0)
-    assert found.high - found.mean == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
-
-    def judged(sign: Any, *values: float) -> str:
+def test_claims_follow_the_one_rule_once_all_seeds_are_there() -> None:
+    def found(sign: Any, planned: int, *values: float) -> list[str]:
         seeds = [[{"value": value}] for value in values]
-        return Claim("", "", lambda records: records[0]["value"], sign).judge(seeds)[1]
+        claim = Claim("", "", lambda records: records[0]["value"], sign)
+        open_ = Claim("", "", lambda records: -(records[0]["value"] ** 9), 1)
+        apart = Claim("", "", lambda records: records[0]["value"], sign, family="accuracy")
+        return [one.state for one in judged([claim, open_, apart], seeds, planned)]
 
-    assert judged(-1, -1.0, -1.1, -0.9) == "holds"
-    assert judged(1, -1.0, -1.1, -0.9) == "does not hold"
-    assert judged(-1, -1.0, 1.1, -0.9) == "undecided"
+    below = (-1.0, -1.1, -0.9, -1.05, -0.95)
+    assert found(-1, 5, *below) == ["reproduced", "reproduced", "reproduced"]
+    assert found(1, 5, *below)[0] == "not reproduced"
+    assert found(-1, 6, *below) == found(-1, 3, *below[:3]) == [OPEN] * 3
+    # p of 0.045, which decides alone and not beside another of its family.
+    near = (-0.05, -0.5, -0.1, -0.6, -0.3)
+    assert found(-1, 5, *near) == [OPEN, OPEN, "reproduced"]
 
 
 def test_rises_are_over_near_steps() -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from experiments.engine import Place
+from experiments.families import FAMILIES
 from experiments.registry import entries, entry
 from experiments.report import markdown, page
-from experiments.report.content import PENDING, Content, anchor_of
+from experiments.report.content import PENDING, Content, anchor_of, judged_pages
 from experiments.report.markup import VOID, Html, element
+from experiments.report.tally import Tally
 from experiments.scales import SCALES
 from experiments.store import Store
 from experiments.studies import studies
@@ -43,8 +46,8 @@ def content(store: Store) -> Content:
 
 
 @pytest.fixture(scope="module")
-def written(content: Content) -> str:
-    return page.page(content)
+def written(content: Content, store: Store) -> str:
+    return page.page(content, Tally.of(content, store.folder.parent))
 
 
 class Checked(HTMLParser):
@@ -120,13 +123,56 @@ def test_numbers_lead_to_their_runs(written: str, content: Content) -> None:
     assert content.configurations[anchor].runs.keys() == {0, 1}
 
 
-def test_what_is_not_run_is_said(content: Content) -> None:
+def test_what_is_not_run_is_said(content: Content, tmp_path: Path) -> None:
+    """Unless running it would decide nothing."""
     states = {content.state(claim) for entry, claim in content.claims if entry.name == "signs"}
+    assert states == {"not decidable at this scale"}
+    five = replace(SCALES["small"], seeds=5)
+    nothing = Content.of(Store(five, tmp_path))
+    states = {nothing.state(claim) for entry, claim in nothing.claims if entry.name == "nets"}
     assert states == {PENDING}
     made = [claim for entry, claim in content.claims if entry.name == "arms"]
     assert {content.state(claim) for claim in made} == {"not decidable at this scale"}
     counted = Claim("A sentence.", "somewhere", "reproduced", "counted")
     assert content.state(counted) == "reproduced"
+
+
+def test_the_tally_counts_every_claim_on_accuracy_once(content: Content, store: Store) -> None:
+    tally = Tally.of(content, store.folder.parent)
+    (by,) = tally.counts.values()
+    wanted = [claim for _, claim in content.of_kind("measured") if FAMILIES[claim.family].accuracy]
+    assert sum(counts.total() for counts in by.values()) == len(wanted)
+    assert tally.sentences[0].startswith(f"Of the paper's {len(wanted)} claims on accuracy as they")
+    assert len(tally.rows) == sum(one.accuracy for one in FAMILIES.values())
+    subjects = [claim.subject for _, claim in content.claims if claim.subject is not None]
+    assert len(set(subjects)) == len(subjects)
+
+
+def test_the_tally_tells_every_scale_that_has_records(content: Content, tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    (small / "train-cifar10.jsonl").write_text("")
+    tally = Tally.of(content, tmp_path)
+    assert [*tally.counts] == ["smoke", "small"]
+    assert {row[2].rpartition(" ")[0].split(" ", 1)[1] for row in tally.rows} <= {PENDING[:-4], ""}
+    assert any("no gap to close" in words for _, told in tally.reasons() for words in told)
+
+
+def test_evidence_is_counted_where_it_is_first_told(store: Store) -> None:
+    pages = judged_pages(store)
+    label = entry("post-local-sweeps").label
+    (note,) = [note for note in pages[label].notes if "H = 16 is better than mini-batch" in note]
+    assert note.endswith("rests on the numbers of a claim of arms, and is counted there.")
+    sentence = note[1 : note.index("”")]
+    assert sentence in {claim.sentence for claim in studies()[label].page(store).claims}
+    assert sentence not in {claim.sentence for claim in pages[label].claims}
+
+
+def test_every_claim_has_a_family_and_says_what_its_evidence_is(content: Content) -> None:
+    assert all(claim.family in FAMILIES for _, claim in content.claims)
+    for _, claim in content.claims:
+        consistent = claim.state in ("consistent", "not consistent")
+        assert consistent <= (claim.kind != "measured"), claim.sentence
 
 
 def test_a_page_of_the_records_that_are_kept(tmp_path: Path) -> None:

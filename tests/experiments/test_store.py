@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from experiments import store
 from experiments.scales import SCALES
-from experiments.store import Store
+from experiments.store import Store, told
 from localsgd.errors import UserError
 from tests.experiments.jobs import Square
 
@@ -73,3 +75,24 @@ def test_what_is_no_number_is_never_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON"):
         kept.add(Square(3), {"square": float("nan")})
     assert not list(tmp_path.rglob("*.jsonl"))
+
+
+def test_a_record_says_where_it_comes_from(tmp_path: Path) -> None:
+    kept = Store(SMOKE, tmp_path)
+    kept.add(Square(3), {"square": 9}, seconds=1.234)
+    (path,) = tmp_path.rglob("*.jsonl")
+    made = json.loads(path.read_text())["made"]
+    assert made["seconds"] == 1.23
+    assert made["threads"] == torch.get_num_threads()
+    assert {"date", "commit", "dirty", "cpu", "instructions", "torch", "torch_build"} <= made.keys()
+    origins = Store(SMOKE, tmp_path).origins
+    assert made["cpu"] in origins["machine"][0]
+    assert origins["torch"] == [torch.__version__]
+
+
+def test_origins_of_older_records_are_told_as_far_as_they_go() -> None:
+    made = {"date": "2026-01-01", "machine": "2 cores", "torch": "2"}
+    assert told(made)["machine"] == "2 cores; the processor was not kept"
+    changed = {"commit": "a" * 40, "dirty": True}
+    assert told(changed) == {"commit": "aaaaaaaaaa with changes"}
+    assert told({"commit": None, "dirty": None}) == {}

@@ -1,0 +1,110 @@
+"""What became of the paper's claims on accuracy, at every scale."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from experiments.families import FAMILIES
+from experiments.report.content import PENDING, Content
+from experiments.scales import SCALES, scale_of
+from experiments.store import Store
+from experiments.study import ScaleName
+
+SHOWN, AGAINST = "reproduced", "not reproduced"
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Claims on accuracy, by scale and family.
+
+    Args:
+        counts: states by scale, then by family.
+    """
+
+    counts: Mapping[str, Mapping[str, Counter[str]]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(content: Content, folder: Path) -> Tally:
+        """Of this scale, and of the others that have records in `folder`."""
+        found: dict[str, Mapping[str, Counter[str]]] = {}
+        for name in _scales(content, folder):
+            own = content
+            if name != content.scale:
+                own = Content.of(Store(scale_of(name, tunes=content.tunes), folder))
+            found[name] = _by_family(own)
+        return Tally(found)
+
+    @property
+    def sentences(self) -> Sequence[str]:
+        """One for each scale, and what no scale shows."""
+        said = [_sentence(name, sum(by.values(), Counter())) for name, by in self.counts.items()]
+        missing = [name for name in SCALES if name not in ("smoke", *self.counts)]
+        if missing:
+            said.append(
+                f"Nothing has been run at the scale{'s' * (len(missing) > 1)} "
+                f"{' and '.join(missing)}."
+            )
+        return said
+
+    @property
+    def headings(self) -> list[str]:
+        return ["claims on accuracy", *(f"at the {name} scale" for name in self.counts)]
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """A row for each family, in the order of `families.py`."""
+        names = [name for name, one in FAMILIES.items() if one.accuracy]
+        return [
+            [FAMILIES[name].title, *(_cell(by.get(name, Counter())) for by in self.counts.values())]
+            for name in names
+        ]
+
+    def reasons(self) -> list[tuple[str, list[str]]]:
+        """By family in words, why a scale that has been run can or can't show it."""
+        return [
+            (one.title, [f"{scale}: {one.why[scale]}" for scale in self.counts if scale in one.why])
+            for one in FAMILIES.values()
+            if any(scale in one.why for scale in self.counts)
+        ]
+
+
+def _scales(content: Content, folder: Path) -> list[ScaleName]:
+    return [
+        name
+        for name in SCALES
+        if name == content.scale or (name != "smoke" and any((folder / name).glob("*.jsonl")))
+    ]
+
+
+def _by_family(content: Content) -> Mapping[str, Counter[str]]:
+    found: dict[str, Counter[str]] = {}
+    for _, claim in content.of_kind("measured"):
+        if FAMILIES[claim.family].accuracy:
+            found.setdefault(claim.family, Counter())[content.state(claim)] += 1
+    return found
+
+
+def _sentence(scale: str, counts: Counter[str]) -> str:
+    shown, against, waiting = counts[SHOWN], counts[AGAINST], counts[PENDING]
+    said = (
+        f"Of the paper's {counts.total()} claims on accuracy as they are put at the {scale} scale, "
+        f"{shown} {'was' if shown == 1 else 'were'} shown, {against} came out the other way, and "
+        f"{counts.total() - shown - against - waiting} are not decidable there"
+    )
+    return f"{said}; {waiting} are not run." if waiting else f"{said}."
+
+
+def _cell(counts: Counter[str]) -> str:
+    if not counts:
+        return "–"
+    open_ = counts.total() - counts[SHOWN] - counts[AGAINST] - counts[PENDING]
+    parts = [
+        (counts[SHOWN], "shown"),
+        (counts[AGAINST], "the other way"),
+        (open_, "not decidable"),
+        (counts[PENDING], PENDING),
+    ]
+    return ", ".join(f"{number} {words}" for number, words in parts if number)
