@@ -22,5 +22,7 @@ fi
 # Else torchrun gives each of several processes a single thread.
 threads=$(( $(nproc) / ${PROCESSES:-1} ))
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$(( threads > 0 ? threads : 1 ))}
+export PYTHONSAFEPATH=1  # no module is imported from the current folder
+# The network must be trusted; README.md says what to do where it isn't.
 exec torchrun --nnodes "$NODES" --node-rank "$NODE" --nproc-per-node "${PROCESSES:-1}" \
   --master-addr "$HEAD" --master-port "${PORT:-29500}" -m localsgd "${what[@]}"

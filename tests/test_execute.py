@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from collections.abc import Generator
@@ -128,6 +129,26 @@ def test_cut_off_again_and_again(tmp_path: Path) -> None:
     assert records(path) == records(tmp_path / "whole")
     steps = [row["step"] for row in last.folder.metrics()]
     assert steps == [4, 8, 11]
+
+
+def test_interrupted_twice_while_it_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = finished({}, tmp_path / "whole")
+    write = state._write
+
+    def interrupted(path: Path, content: Any) -> None:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        write(path, content)
+
+    path = tmp_path / "cut"
+    monkeypatch.setattr(state, "_write", interrupted)
+    with pytest.raises(Interrupted):
+        prepared(tiny(), path).train()
+    monkeypatch.undo()
+    assert [found.name for found in state.checkpoints(path / "checkpoints")] == ["step-00000004"]
+    again = prepared(tiny(), path, resuming=True)
+    again.train()
+    assert same(worker_states(again.assembly), worker_states(whole.assembly))
 
 
 def test_killed_between_a_row_and_its_checkpoint(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -12,7 +13,7 @@ from torch import nn
 
 from localsgd.environment import environment
 from localsgd.errors import UserError
-from localsgd.record import Folder, check_place, write_whole
+from localsgd.record import Folder, check_place, locked, write_whole
 from tests.runs import Killed, files_of_at_most, tiny
 
 LEDGER = [{"calls": 2, "bytes": 800, "seconds": 0.5}]
@@ -33,7 +34,8 @@ def folder(tmp_path: Path) -> Folder:
 
 
 def test_what_a_new_run_has(folder: Folder) -> None:
-    assert sorted(path.name for path in folder.path.iterdir()) == ["environment.json", "run.json"]
+    names = [".lock", "environment.json", "run.json"]
+    assert sorted(path.name for path in folder.path.iterdir()) == names
     assert folder.run == tiny()
     assert folder.environment() == {"cores": 2}
     assert folder.metrics() == []
@@ -42,6 +44,42 @@ def test_what_a_new_run_has(folder: Folder) -> None:
 
 def test_an_empty_folder_will_do(tmp_path: Path) -> None:
     assert Folder.create(tmp_path, tiny(), {}).run == tiny()
+
+
+def test_two_cannot_write_one_folder(tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(UserError, match="is being written by another process"):
+        Folder.create(tmp_path, tiny(), {})
+    assert Folder.create(tmp_path, tiny(), {}).run == tiny()
+    with pytest.raises(UserError, match="exists already"):
+        Folder.create(tmp_path, tiny(seed=1), {})
+
+
+def test_of_two_that_begin_at_once_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other is quicker between the look whether the folder is new and the first file."""
+    mkdir = Path.mkdir
+
+    def other_is_quicker(path: Path, **options: bool) -> None:
+        monkeypatch.undo()
+        mkdir(path, **options)
+        Folder.create(path, tiny(seed=5), {})
+
+    monkeypatch.setattr(Path, "mkdir", other_is_quicker)
+    with pytest.raises(UserError, match="exists already"):
+        Folder.create(tmp_path / "run", tiny(), {})
+    assert Folder(tmp_path / "run").run == tiny(seed=5)
+
+
+def test_a_file_system_without_locks_is_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with locked(tmp_path):
+        assert Folder.create(tmp_path, tiny(), {}).run == tiny()
 
 
 def test_what_is_there_is_left_alone(folder: Folder, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ Local SGD, post-local SGD and hierarchical local SGD (Lin et al. 2020), and what
 '..1..2..1..2'
 """
 
+from localsgd import starting  # noqa: F401, I001  # before torch, which takes seconds
 from localsgd import outer
 from localsgd.adaptive import adacomm, cyclic, decreasing, plateau, qsr, waiting_share
 from localsgd.collective import Ledger

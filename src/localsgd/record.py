@@ -5,15 +5,17 @@ environment.json    code, versions, machine, how the workers were hosted
 metrics.jsonl       a line for each evaluation, with the ledger's totals by level
 checkpoints/        by worker (see `state`)
 summary.json        once the run has ended
+`.lock`             empty; held by the process that writes the others
 model.safetensors   the agreed model's state dict, then; loads without this library
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -26,6 +28,7 @@ from localsgd.files import read_text
 from localsgd.results import read_rows, summary_of
 from localsgd.run import Run, from_json, to_json
 
+LOCK = ".lock"
 _ADVICE = "put it back, or remove it and go on by `localsgd resume`"
 
 
@@ -82,6 +85,25 @@ def check_file(path: Path, option: str = "--out") -> None:
     check_place(path.parent, option)
 
 
+@contextmanager
+def locked(path: Path) -> Generator[None]:
+    """Inside, no other process can write a run into this folder; ends with the process at latest.
+
+    Raises:
+        UserError: another process does.
+    """
+    with (path / LOCK).open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"{path} is being written by another process; wait until that has ended, or end it"
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+
+
 @dataclass(frozen=True)
 class Folder:
     """The records of one run."""
@@ -94,7 +116,9 @@ class Folder:
         Folder.check_new(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            write_whole(path / "run.json", to_json(run))
+            with locked(path):
+                Folder.check_new(path)  # another may have been quicker
+                write_whole(path / "run.json", to_json(run))
         except OSError as error:
             raise UserError(
                 f"{path} cannot be written: {error.strerror}; give another place with --out"
@@ -105,7 +129,7 @@ class Folder:
     @staticmethod
     def check_new(path: Path) -> None:
         """Refuses a place where no run's folder can be begun."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if path.exists() and (not path.is_dir() or {*os.listdir(path)} - {LOCK}):
             raise UserError(
                 f"{path} exists already; go on with it by `localsgd resume {path}`, "
                 "or give another place with --out"

@@ -179,18 +179,39 @@ def place(topology: Topology, timeout: timedelta | None = None) -> Placement:
             behind another.
     """
     processes, rank = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
-    hosted, rest = divmod(topology.workers, processes)
-    if rest or not hosted:
-        raise UserError(
-            f"{topology.workers} workers ({topology}) cannot be spread evenly over {processes} "
-            f"processes; use a number of processes that divides {topology.workers}"
-        )
+    check_hosting(topology, processes)
+    hosted = topology.workers // processes
     groups = _Groups(processes, rank, timeout)
     world = ProcessGroup(groups.world, hosted) if processes > 1 else InProcess(hosted)
     if topology.unequal:
         places, blocks = _unequal_places(topology, groups, hosted)
         return Placement(topology, rank, hosted, places, world, blocks)
     return Placement(topology, rank, hosted, _equal_places(topology, groups, hosted), world)
+
+
+def check_hosting(topology: Topology, processes: int) -> None:
+    """Refuses a number of processes unless each hosts whole blocks, or blocks whole processes."""
+    hosted, rest = divmod(topology.workers, processes)
+    if rest or not hosted:
+        raise UserError(
+            f"{topology.workers} workers ({topology}) cannot be spread evenly over {processes} "
+            f"processes; use a number of processes that divides {topology.workers}"
+        )
+    if topology.unequal:
+        if processes > 1 and hosted > 1:
+            raise UserError(
+                f"blocks of unequal size ({topology}) need one process in all or one for each "
+                f"worker; {processes} processes host {hosted} workers each"
+            )
+        return
+    whole = 1
+    for size in topology.sizes:
+        whole *= size
+        if hosted % whole and whole % hosted:
+            raise UserError(
+                f"topology {topology} over processes of {hosted} workers would cut a block of "
+                f"{whole}; a process must host whole blocks, or a block whole processes"
+            )
 
 
 class _Groups:
@@ -239,11 +260,6 @@ def _equal_places(topology: Topology, groups: _Groups, hosted: int) -> tuple[Pla
         whole = inside * size
         if hosted % whole == 0:
             places.append(Place(hosted // whole, size, InProcess(size)))
-        elif whole % hosted:
-            raise UserError(
-                f"topology {topology} over processes of {hosted} workers would cut a block of "
-                f"{whole}; a process must host whole blocks, or a block whole processes"
-            )
         elif inside <= hosted:
             members = hosted // inside
             places.append(
@@ -266,11 +282,6 @@ def _unequal_places(
         inner = tuple(Place(1, size, InProcess(size)) for size in blocks)
         rows = tuple(zip(starts, blocks, range(len(blocks)), strict=True))
         return (*inner, Place(1, len(blocks), InProcess(len(blocks)))), rows
-    if hosted != 1:
-        raise UserError(
-            f"blocks of unequal size ({topology}) need one process in all or one for each worker; "
-            f"{groups.processes} processes host {hosted} workers each"
-        )
     ranks = [range(start, start + size) for start, size in zip(starts, blocks, strict=True)]
     inside = ProcessGroup(groups.own(ranks))
     leaders = groups.own_or_none([starts])

@@ -7,7 +7,7 @@ import pytest
 from localsgd.cli import main
 from localsgd.cli.main import _parse
 from localsgd.cli.training import compared, complete
-from localsgd.processes import last_words
+from localsgd.processes import ending
 from localsgd.record import Folder
 from localsgd.run import Run, to_json
 from localsgd.tasks import card
@@ -93,7 +93,7 @@ def test_settings_that_contradict_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As they are by `run`, though a flat method puts a tree's workers and steps together."""
-    monkeypatch.setattr(last_words, "_said", False)
+    monkeypatch.setattr(ending, "_said", False)
     arguments = ("compare", "--task", "digits", "--methods", "local", "--out", str(tmp_path / "a"))
     assert main([*arguments, *settings]) == 2
     assert said in capsys.readouterr().err

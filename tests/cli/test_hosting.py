@@ -92,3 +92,13 @@ def test_bad_numbers(command: Command, tmp_path: Path, wrong: str) -> None:
     says = {"many": "Error parsing --processes", "0": "--processes 0 cannot be"}[wrong]
     refused(command, says, "run", *TINY, "--out", tmp_path / "run", "--processes", wrong)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command_name", ["run", "compare"])
+def test_processes_that_do_not_fit_are_refused_before_any_starts(
+    command: Command, tmp_path: Path, command_name: str
+) -> None:
+    out = tmp_path / "out"
+    arguments = (command_name, *TINY, "--out", out, "--processes", 100_000)
+    refused(command, "4 workers (4) cannot be spread evenly over 100000 processes", *arguments)
+    assert not out.exists()

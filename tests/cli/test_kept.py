@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from localsgd.cli.kept import NAME, as_before, keep
+from localsgd.cli.kept import MOST_PER_CORE, NAME, as_before, keep
 from localsgd.cli.options import Hosting, ResumeHosting, hosting_arguments
 from localsgd.cli.training import complete
 from localsgd.processes import World
+from localsgd.processes.join import cores
+from localsgd.record import locked
 from localsgd.run import Run
 from tests.cli.conftest import TINY, Command, Ranks
 from tests.cli.test_mistakes import refused
@@ -75,6 +78,28 @@ def test_a_damaged_one_is_refused(command: Command, tmp_path: Path, wrong: str) 
     refused(command, says, "resume", run)
 
 
+def test_what_a_folder_says_is_checked_before_a_process_starts(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    command("run", *TINY, "--out", run, "--quiet", at_step=(6, "SIGINT"))
+    many = MOST_PER_CORE * cores() + 1
+    for kept, says in (
+        ({"processes": 3}, "4 workers (4) cannot be spread evenly over 3 processes"),
+        ({"processes": many}, f"say --processes {many} if you mean it"),
+        ({"processes": -2}, "--processes -2 cannot be"),
+        ({"timeout_minutes": 1e300}, "--timeout-minutes 1e+300 cannot be"),
+        ({"heartbeat_seconds": 1e300}, "--heartbeat-seconds 1e+300 cannot be"),
+    ):
+        (run / NAME).write_text(json.dumps(kept))
+        refused(command, says, "resume", run)
+    (run / NAME).unlink()
+    for processes in ("many", 0, 1.5, True, None):
+        (run / "environment.json").write_text(json.dumps({"processes": processes}))
+        refused(command, "processes is", "resume", run, "--processes", "auto")
+    assert as_before(run, ResumeHosting(processes=many)).processes == many
+
+
 def test_home_is_meant_by_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which no shell replaces in --data-dir=~/data."""
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -91,3 +116,20 @@ def test_files_that_a_run_reads_are_found_from_anywhere(
     wanted = complete(Run(init="a/model.safetensors", partition="column:owners.txt"))
     assert wanted.init == str(tmp_path / "a" / "model.safetensors")
     assert wanted.partition == f"column:{tmp_path / 'owners.txt'}"
+
+
+def test_a_folder_that_another_process_writes_is_refused(
+    command: Command, ranks: Ranks, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    command("run", *TINY, "--out", run, "--quiet", at_step=(6, "SIGINT"))
+    before = (run / "metrics.jsonl").read_bytes()
+    says = f"{run} is being written by another process; wait until that has ended, or end it"
+    with locked(run):
+        refused(command, says, "resume", run)
+        refused(command, says, "resume", run, "--processes", "2")
+        ended = ranks(*2 * [["resume", run]])
+        assert ended[0].status == 2
+        assert all(says in process.err and process.err.count("\n") == 1 for process in ended)
+        assert (run / "metrics.jsonl").read_bytes() == before
+    assert command("resume", run, "--quiet").status == 0

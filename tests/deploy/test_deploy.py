@@ -87,7 +87,7 @@ def test_slurm_asks_for_as_many_workers_as_tasks(tmp_path: Path) -> None:
 
 
 def test_kubernetes_pods_start_a_run_of_their_size(tmp_path: Path) -> None:
-    service, claim, job = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
+    service, policy, claim, job = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
     pod = job["spec"]["template"]["spec"]
     container = pod["containers"][0]
     given = {entry["name"]: entry.get("value", "3") for entry in container["env"]}
@@ -96,6 +96,9 @@ def test_kubernetes_pods_start_a_run_of_their_size(tmp_path: Path) -> None:
     assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
     assert given["HEAD"] == f"{job['metadata']['name']}-0.{service['metadata']['name']}"
     assert int(given["NODES"]) == job["spec"]["completions"] == job["spec"]["parallelism"]
+    pods = {"matchLabels": service["spec"]["selector"]}
+    assert policy["spec"]["podSelector"] == pods
+    assert policy["spec"]["ingress"] == [{"from": [{"podSelector": pods}]}]
     volume = pod["volumes"][0]["persistentVolumeClaim"]
     assert volume["claimName"] == claim["metadata"]["name"]
     words = asked("torchrun.sh", container["args"], tmp_path, given)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -191,5 +192,22 @@ def test_without_a_checkout_one_line_says_so(monkeypatch, tmp_path) -> None:
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(reproducing.localsgd, "__file__", str(tmp_path / "a" / "b" / "__init__.py"))
-    with pytest.raises(UserError, match="call it in a checkout"):
+    with pytest.raises(UserError, match="name a checkout of the repository with --checkout"):
         reproducing.reproduce(ReproduceCommand(list=True))
+
+
+def test_the_current_folder_is_no_checkout(monkeypatch, tmp_path) -> None:
+    """A stranger's `experiments` that lies where one stands is not imported."""
+    from localsgd.cli import reproducing
+
+    (tmp_path / "experiments").mkdir()
+    for name in ("__init__", "registry", "reproduce"):
+        (tmp_path / "experiments" / f"{name}.py").write_text("raise AssertionError('executed')")
+    monkeypatch.chdir(tmp_path)
+    found = reproducing.experiments_module("experiments.reproduce", None)
+    assert Path(found.__file__ or "").parents[1] == Path(reproducing.localsgd.__file__).parents[2]
+    for module in [name for name in sys.modules if name.partition(".")[0] == "experiments"]:
+        monkeypatch.delitem(sys.modules, module)
+    with pytest.raises(AssertionError, match="executed"):
+        reproducing.experiments_module("experiments.reproduce", tmp_path)
+    sys.path.remove(str(tmp_path))

@@ -19,7 +19,7 @@ from experiments.store import Store
 from experiments.studies import studies
 from experiments.study import Claim
 from localsgd.cli import main
-from localsgd.processes import last_words
+from localsgd.processes import ending
 from tests.experiments import browser
 
 MADE = ("arms", "convex")
@@ -168,7 +168,7 @@ def test_mistakes_end_in_one_line(
         (["reproduce", "signs", "--out", inside], "new cannot be written; give another place"),
         (["reproduce", "signs", "--work", inside], "another place with --work"),
     ):
-        monkeypatch.setattr(last_words, "_said", False)
+        monkeypatch.setattr(ending, "_said", False)
         assert main([*arguments, "--scale", "smoke"]) == 2
         said = capsys.readouterr()
         assert (said.out, said.err.count("\n")) == ("", 1)

@@ -28,6 +28,15 @@ rank = int(os.environ["RANK"])
 
 if mode == "fine":
     sys.stdout.write(f"rank {rank} fine\n")  # at once; print may write the line's end apart
+elif mode == "listens":
+    sys.path.append(str(Path(__file__).parent))  # which children of the launcher do not have
+    from scenarios import listening
+
+    from localsgd.processes import joined
+
+    with joined():
+        parent = listening(os.getppid()) if rank == 0 else set()
+        sys.stdout.write("".join(f"{address}\n" for address in listening(os.getpid()) | parent))
 elif mode == "killed":
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -42,24 +51,34 @@ elif mode == "interrupted":
         sys.exit(130)
 elif mode == "mistake":
     without_torch()
-    from localsgd.processes.last_words import say_last_words
+    from localsgd.processes.ending import say_last_words
 
     say_last_words("error: 5 workers can't be split into 2 processes")
     sys.exit(2)
-elif mode == "orphaned":
-    without_torch()
-    from localsgd.processes.parent import end_with_parent
-
-    end_with_parent()
+elif mode == "deaf":
     (folder / f"ready{rank}").touch()
     time.sleep(60)
+elif mode == "safe":
+    sys.stdout.write(f"{sys.flags.safe_path}\n")
+elif mode == "saving":
+    # As a run does: the signal is noted, and the step at hand ends.
+    asked: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: asked.append(number))
+    (folder / f"ready{rank}").touch()
+    while not asked:
+        time.sleep(0.01)
+    (folder / f"saving{rank}").touch()
+    while len(asked) < 2:
+        time.sleep(0.01)
+    (folder / f"saved{rank}").touch()
+    sys.exit(130)
 elif mode == "stopped":
     from localsgd.processes import Heartbeat, joined
 
     with joined() as world, Heartbeat(world, 3.0) as heartbeat:
-        for _ in range(6000):
+        for step in range(6000):
             time.sleep(0.01)
-            heartbeat.beat()
-            if rank == 1:
+            heartbeat.beat(step)
+            if rank == 1 and step == 200:
                 (folder / "stopped").touch()
                 os.kill(os.getpid(), signal.SIGSTOP)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import ipaddress
 import os
 import signal
 import sys
@@ -31,6 +33,29 @@ def join() -> None:
     print(dist.is_initialized())
 
 
+def listen() -> None:
+    """Addresses on which this process listens, and the interface that gloo and NCCL are given."""
+    with joined():
+        dist.barrier()
+        print(*listening(os.getpid()))
+        print(os.environ.get("GLOO_SOCKET_IFNAME"), os.environ.get("NCCL_SOCKET_IFNAME"))
+        dist.barrier()
+
+
+def listening(pid: int) -> set[str]:
+    """Addresses of the TCP sockets on which a process listens."""
+    inodes = {os.readlink(file) for file in Path(f"/proc/{pid}/fd").iterdir() if file.is_symlink()}
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        rows = Path(table).read_text().splitlines()[1:] if Path(table).is_file() else []
+        for _, local, _, state, *_, inode in (row.split()[:10] for row in rows):
+            if state == "0A" and f"socket:[{inode}]" in inodes:
+                raw = bytes.fromhex(local.split(":")[0])
+                words = b"".join(raw[at : at + 4][::-1] for at in range(0, len(raw), 4))
+                found.add(str(ipaddress.ip_address(words)))
+    return found
+
+
 def join_in_vain() -> None:
     try:
         with joined(timeout_seconds=1):
@@ -55,6 +80,34 @@ def early_end() -> None:
         _work(heartbeat, 0.5 if world.rank == 1 else 1.3 * LIMIT)
 
     _run(body)
+
+
+def works_on(limit: float = LIMIT) -> None:
+    """All work until after the limit, and begin once all are there."""
+
+    def body(world: World, heartbeat: Heartbeat) -> None:
+        print("works", flush=True)
+        _work(heartbeat, 1.2 * LIMIT)
+
+    _run(body, limit)
+
+
+def over_links(seconds: float, limit: float) -> None:
+    """Short rounds, each process on a node of its own, which the variable NODE names."""
+    with open(f"/run/netns/{os.environ['NODE']}", "rb") as node:
+        assert ctypes.CDLL(None).setns(node.fileno(), 0) == 0
+
+    def body(world: World, heartbeat: Heartbeat) -> None:
+        going = torch.ones(1)
+        end = time.monotonic() + seconds
+        while going:
+            _work(heartbeat, 0.1)
+            going[0] = time.monotonic() < end
+            with heartbeat.waiting():
+                dist.broadcast(going, src=0)
+            print("round", flush=True)
+
+    _run(body, limit)
 
 
 def early_end_of_store() -> None:

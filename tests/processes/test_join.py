@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from localsgd.errors import UserError
@@ -33,6 +35,18 @@ def test_srun(zygote, free_port):
 def test_torchrun_with_threads_of_the_users_choice(zygote, torchrun):
     outcome = zygote.run("join", torchrun(2))
     assert [out.splitlines()[0].endswith("[2.0, 2.0] 1") for out in outcome.out] == [True, True]
+
+
+@pytest.mark.parametrize("host", ["::1", "127.0.0.1"])
+def test_on_one_machine_nothing_listens_beyond_loopback(zygote, torchrun, host):
+    if host == "::1" and not Path("/proc/net/if_inet6").is_file():
+        pytest.skip("this machine has no IPv6")
+    outcome = zygote.run("listen", [{**env, "MASTER_ADDR": host} for env in torchrun(2)])
+    assert outcome.statuses == [0, 0], outcome.err
+    found = [set(out.splitlines()[0].split()) for out in outcome.out]
+    assert found[0] == {"127.0.0.1", host}  # gloo and the store
+    assert found[1] == {"127.0.0.1"}
+    assert {out.splitlines()[1] for out in outcome.out} == {"lo lo"}  # names of hosts may mislead
 
 
 @pytest.mark.parametrize("rank", [0, 1])

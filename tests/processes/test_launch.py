@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from localsgd.processes.launch import Cause, Failure, first_cause
+
 pytestmark = pytest.mark.timeout(120)
 
 
@@ -80,20 +82,77 @@ def test_a_signal_reaches_all_and_lets_them_write(launch, tmp_path, number, stat
     assert saved == (["saved0", "saved1"] if number == signal.SIGINT else [])
 
 
-def test_a_killed_parent_leaves_no_orphans(launch, tmp_path):
+def test_a_killed_parent_leaves_no_orphans_that_have_imported_nothing_yet(launch, tmp_path):
     def kill(parent: int) -> None:
         assert wait_for(lambda: ready(tmp_path))
         os.kill(parent, signal.SIGKILL)
 
-    outcome = launch("orphaned", kill)
+    outcome = launch("deaf", kill)
     assert outcome.statuses == [-9]
-    assert wait_for(lambda: all(map(is_gone, pids(tmp_path))), 8)
+    assert wait_for(lambda: all(map(is_gone, pids(tmp_path))))
+
+
+def test_children_import_nothing_from_the_current_folder(launch):
+    assert launch("safe").out[0].splitlines() == 2 * ["True"]
+
+
+def test_two_interrupts_while_children_save(launch, tmp_path):
+    def interrupt(parent: int) -> None:
+        assert wait_for(lambda: ready(tmp_path))
+        os.kill(parent, signal.SIGINT)
+        assert wait_for(lambda: len(list(tmp_path.glob("saving*"))) == 2)
+        os.kill(parent, signal.SIGINT)
+
+    outcome = launch("saving", interrupt)
+    assert outcome.statuses == [130]
+    assert sorted(path.name for path in tmp_path.glob("saved*")) == ["saved0", "saved1"]
+
+
+def test_ctrl_z_stops_the_children_too(launch, tmp_path):
+    def stop(parent: int) -> None:
+        assert wait_for(lambda: ready(tmp_path))
+        os.kill(parent, signal.SIGTSTP)
+        family = [parent, *pids(tmp_path)]
+        assert wait_for(lambda: [state(pid) for pid in family] == ["T"] * 3)
+        os.kill(parent, signal.SIGCONT)
+        assert wait_for(lambda: "T" not in map(state, family))
+        os.kill(parent, signal.SIGTERM)
+
+    assert launch("deaf", stop).statuses == [143]
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_a_stopped_rank_does_not_keep_the_launcher_waiting(launch, tmp_path):
     outcome = launch("stopped")
     assert time.time() - (tmp_path / "stopped").stat().st_mtime < 20  # SIGTERM alone would be 30
     assert outcome.statuses == [3]
-    pattern = r"rank 1 \(pid \d+ on \S+\) has not been heard of for \d s\n"
+    pattern = r"rank 1 \(pid \d+ on \S+\) has not been heard of for \d+ s, last at step \d+\n"
     assert re.fullmatch(pattern, outcome.err[0])
     assert all(map(is_gone, pids(tmp_path)))
+
+
+FIRST = Failure(0, 10, 3, "rank 1 has not been heard of")
+
+
+def test_a_mistake_that_all_ranks_make_is_said_once():
+    mistakes = [FIRST, Failure(1, 11, 2, "error: a"), Failure(2, 12, 2, "error: a")]
+    assert first_cause(mistakes) == Cause(("error: a",), 2)
+    other = Failure(3, 13, 2, "error: b")
+    assert first_cause([*mistakes, other]) == Cause(("error: a", "error: b"), 2)
+
+
+def test_a_death_comes_before_what_it_brings():
+    cause = first_cause([FIRST, Failure(1, 11, -9)])
+    assert cause == Cause(("rank 1 (pid 11) was killed by SIGKILL; was there enough memory?",), 3)
+    cause = first_cause([FIRST, Failure(1, 11, 7)])
+    assert cause == Cause(("rank 1 (pid 11) failed with exit status 7",), 1)
+    assert first_cause([FIRST]) == Cause(("rank 1 has not been heard of",), 3)
+
+
+def test_launcher_and_children_listen_on_loopback_only(launch):
+    outcome = launch("listens")
+    assert outcome.statuses == [0], outcome.err
+    assert set(outcome.out[0].split()) == {"127.0.0.1"}

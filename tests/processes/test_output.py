@@ -62,3 +62,34 @@ def test_output_that_is_no_file_is_left_alone(monkeypatch: pytest.MonkeyPatch) -
         assert os.path.samestat(os.fstat(1), where)
     assert sys.stdout is words
     assert words.getvalue() == "ours"
+
+
+@pytest.mark.timeout(60)
+def test_a_reader_that_leaves_ends_nothing() -> None:
+    script = """
+import sys
+from localsgd.processes.output import lasting, own_output
+
+sys.stdout = lasting(sys.stdout)
+print("first", flush=True)
+sys.stdin.read()  # until the reader has gone
+print("lost", flush=True)
+with own_output():
+    print("lost", flush=True)
+sys.stderr.write("done")
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "first\n"
+        process.stdout.close()
+        process.stdin.close()
+        assert process.stderr.read() == "done"
+    assert process.returncode == 0

@@ -47,7 +47,9 @@ def test_what_the_step_and_the_user_say_comes_first():
         "SLURM_NODEID": "0",
         "SLURM_STEP_ID": "7",
     }
-    assert find_task({**STEP, **said}) == Task(3, 4, 1, 4, "gpu08", 15_000 + 123463 % 16_000)
+    assert find_task({**STEP, **said}) == Task(3, 4, 1, 4, "127.0.0.1", 15_000 + 123463 % 16_000)
+    spread = {**said, "SLURM_STEP_TASKS_PER_NODE": "2(x2)"}
+    assert find_task({**STEP, **spread}) == Task(3, 4, 1, 2, "gpu08", 15_000 + 123463 % 16_000)
     task = find_task({**STEP, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4000"})
     assert task is not None
     assert (task.host, task.port) == ("10.0.0.1", 4000)
@@ -58,6 +60,22 @@ def test_the_body_of_a_batch_script_is_no_task():
     assert find_task(batch) is None
     assert find_task({**batch, "SLURM_STEP_ID": "0"}) is not None
     assert find_task({"SLURM_NTASKS": "8", "SLURM_JOB_ID": "1"}) is None  # inside salloc
+
+
+@pytest.mark.parametrize("step", ["extern", "interactive", "4294967292", "4294967290", "-1", "²"])
+def test_steps_that_srun_has_not_started_are_one_process(step):
+    assert find_task({**STEP, "SLURM_STEP_ID": step}) == Task(0, 1, 0, 1, "localhost", 0)
+
+
+def test_a_shell_of_srun_is_told_what_to_unset():
+    shell = {**STEP, "SLURM_STEP_ID": "0", "SLURM_PTY_PORT": "41531"}
+    with pytest.raises(UserError, match=r"srun --pty with 5 tasks.* unset SLURM_PROCID .* run"):
+        find_task(shell)
+    task = find_task({**STEP, "SLURM_STEP_ID": "0"})
+    assert find_task({**shell, "ENVIRONMENT": "BATCH"}) == task  # submitted from such a shell
+    alone = find_task({**shell, "SLURM_STEP_NUM_TASKS": "1"})
+    assert alone is not None
+    assert alone.size == 1
 
 
 @pytest.mark.parametrize("name", ["SLURM_LOCALID", "SLURM_JOB_ID", "SLURM_JOB_NODELIST"])

@@ -1,51 +1,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from localsgd.processes.pulse import Pulse, State
-from localsgd.processes.watch import Watch
+from localsgd.processes.watch import State, Status, Watch
 
-PULSE = Pulse(1, 1, State.WORKING, pid=7, host="h", parent=1)
+WORKING = Status(1, 20, State.WORKING, "pid 7 on h")
 
 
-def verdicts(pulses: Sequence[Pulse | None], patience: float = 4.0) -> list[str | None]:
+def verdicts(statuses: Sequence[Status | None], patience: float = 4.0) -> list[str | None]:
     """What a watch says of rank 3 second by second."""
     watch = Watch(patience, limit=5)
     said = []
-    for second, pulse in enumerate(pulses):
+    for second, status in enumerate(statuses):
         watch.look(float(second))
-        watch.hear(3, pulse)
-        verdict = watch.verdict()
-        said.append(verdict.text if verdict else None)
+        watch.hear(3, status)
+        said.append(watch.lost())
     return said
 
 
-def test_a_pulse_that_does_not_change_is_silence():
-    said = verdicts([PULSE] * 6)
+def test_a_status_that_does_not_change_is_silence():
+    said = verdicts([WORKING] * 6)
     assert said[:5] == [None] * 5
-    assert said[5] == "rank 3 (pid 7 on h) has not been heard of for 5 s"
+    assert said[5] == "rank 3 (pid 7 on h) has not been heard of for 5 s, last at step 20"
 
 
 def test_a_rank_that_was_never_heard_of():
     assert verdicts([None] * 6)[5] == "rank 3 has not been heard of for 5 s"
 
 
-def test_pulses_without_a_beat_are_a_hang_unless_the_rank_waits():
-    alive = [replace(PULSE, count=n) for n in range(6)]
+def test_statuses_without_a_step_are_a_hang_unless_the_rank_waits():
+    alive = [WORKING._replace(count=n) for n in range(6)]
     assert verdicts(alive)[4:] == [
         None,
-        "rank 3 (pid 7 on h) has made no step for 5 s; steps that take so long need a larger "
-        "--heartbeat-seconds (now 5)",
+        "rank 3 (pid 7 on h) has made no step for 5 s, last at step 20; steps that take so long "
+        "need a larger --heartbeat-seconds (now 5)",
     ]
-    waiting = [replace(pulse, state=State.WAITING) for pulse in alive]
+    waiting = [status._replace(state=State.WAITING) for status in alive]
     assert verdicts(waiting) == [None] * 6
     assert verdicts([*waiting[:3], *alive[3:]]) == [None] * 6  # the seconds start with the work
-    assert verdicts([replace(pulse, beats=pulse.count) for pulse in alive]) == [None] * 6
+    assert verdicts([status._replace(step=status.count) for status in alive]) == [None] * 6
 
 
 def test_a_rank_that_is_done_may_be_silent():
-    assert verdicts([PULSE, *[replace(PULSE, count=2, state=State.DONE)] * 9]) == [None] * 10
+    assert verdicts([WORKING, *[WORKING._replace(count=2, state=State.DONE)] * 9]) == [None] * 10
 
 
 def test_suspicion_shortens_the_patience_with_silence_only():
@@ -53,16 +50,14 @@ def test_suspicion_shortens_the_patience_with_silence_only():
     watch.suspect(2.0)
     for second in range(8):
         watch.look(second / 2)
-        watch.hear(1, replace(PULSE, count=second))
-        watch.hear(2, PULSE)
-    verdict = watch.verdict()
-    assert verdict is not None
-    assert (verdict.rank, verdict.fallen_silent) == (2, True)
+        watch.hear(1, WORKING._replace(count=second))
+        watch.hear(2, WORKING)
+    assert str(watch.lost()).startswith("rank 2 (pid 7 on h) has not been heard of")
 
 
 def test_who_was_stopped_itself_blames_nobody():
     watch = Watch(4.0, limit=5)
     for clock in (0.0, 1.0, 1000.0):
         watch.look(clock)
-        watch.hear(3, PULSE)
-    assert watch.verdict() is None
+        watch.hear(3, WORKING)
+    assert watch.lost() is None

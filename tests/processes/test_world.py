@@ -39,7 +39,14 @@ def test_srun():
         "SLURM_JOB_ID": "5",
         "SLURM_JOB_NODELIST": "n1",
     }
-    assert find_world(slurm) == World(1, 2, 1, 2, Store("n1", 15_005, True), bound=True)
+    world = find_world(slurm)
+    assert world == World(1, 2, 1, 2, Store("127.0.0.1", 15_005, True), bound=True)
+    assert world.on_one_machine
+    several = {**slurm, "SLURM_TASKS_PER_NODE": "1(x2)", "SLURM_LOCALID": "0"}
+    world = find_world(several)
+    assert world == World(1, 2, 0, 1, Store("n1", 15_005, True), bound=True)
+    assert not world.on_one_machine
+    assert str(Store("::1", 5, True)) == "[::1]:5"
 
 
 @pytest.mark.parametrize(

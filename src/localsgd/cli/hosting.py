@@ -19,11 +19,12 @@ import torch
 from rich.console import Console
 
 from localsgd.assemble import Assembly, assemble, pick_device
+from localsgd.errors import UserError
 from localsgd.plan import Plan
 from localsgd.processes.join import cores
 from localsgd.run import Run
 from localsgd.tasks.task import Task
-from localsgd.topology import Topology, place
+from localsgd.topology import Topology, check_hosting, place
 from localsgd.units import plural
 
 START_SECONDS = 8.0
@@ -38,16 +39,10 @@ WORTH = 1.05
 
 def fits(topology: Topology, processes: int) -> bool:
     """Whether so many processes host whole blocks, or blocks whole processes."""
-    hosted, rest = divmod(topology.workers, processes)
-    if rest or not hosted:
+    try:
+        check_hosting(topology, processes)
+    except UserError:
         return False
-    if topology.unequal:
-        return processes == 1 or hosted == 1
-    whole = 1
-    for size in topology.sizes:
-        whole *= size
-        if hosted % whole and whole % hosted:
-            return False
     return True
 
 

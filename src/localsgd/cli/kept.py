@@ -10,9 +10,13 @@ import msgspec
 from localsgd.cli.options import Hosting, ResumeHosting
 from localsgd.errors import UserError
 from localsgd.processes import World, find_world, is_launched
-from localsgd.record import write_whole
+from localsgd.processes.join import cores
+from localsgd.record import Folder, write_whole
+from localsgd.units import plural
 
 NAME = "hosting.json"
+MOST_PER_CORE = 4
+"""Processes that a folder may have started without being asked again."""
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -46,6 +50,11 @@ def keep(path: Path, hosting: Hosting, world: World) -> None:
 def as_before(path: Path, given: ResumeHosting) -> Hosting:
     """What is given, and where nothing is, what the run in the folder `path` had last."""
     kept = _read(path / NAME)
+    if given.processes is None and (kept.processes or 1) > MOST_PER_CORE * cores():
+        raise UserError(
+            f"{path / NAME} asks for {kept.processes} processes, and this machine has "
+            f"{plural(cores(), 'core')}; say --processes {kept.processes} if you mean it"
+        )
     before = Hosting(
         processes=kept.processes if find_world().size == 1 else None,
         data_dir=None if kept.data_dir is None else Path(kept.data_dir),
@@ -55,6 +64,17 @@ def as_before(path: Path, given: ResumeHosting) -> Hosting:
     )
     said = {field.name: getattr(given, field.name) for field in fields(given)}
     return replace(before, **{name: value for name, value in said.items() if value is not None})
+
+
+def processes_of(folder: Folder) -> int:
+    """As many as the run began with; one where it ended before it said so."""
+    found = folder.environment().get("processes", 1)
+    if type(found) is not int or found < 1:
+        raise UserError(
+            f"{folder.path / 'environment.json'} is damaged: processes is {found!r}; give a number "
+            "by --processes"
+        )
+    return found
 
 
 def _read(path: Path) -> Kept:

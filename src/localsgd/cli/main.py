@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import tyro
 
+from localsgd import starting
 from localsgd.cli.options import (
     Command,
     CompareCommand,
@@ -28,6 +29,7 @@ from localsgd.cli.options import (
 from localsgd.errors import DIVERGED_EXIT, Diverged, PeerLost, UserError
 from localsgd.execute import Interrupted
 from localsgd.processes import PEER_LOST_EXIT, USER_ERROR_EXIT, say_last_words
+from localsgd.processes.output import lasting
 from localsgd.run import Run, checked, from_json
 
 INTERRUPTED_EXIT = 130
@@ -39,9 +41,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     What the system refuses (a file without permission, a full disk) counts as a mistake: one line.
     """
-    _show_what_can_be_shown()
+    with _lasting_output():
+        return _main(list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _main(arguments: list[str]) -> int:
+    starting.started()
     try:
-        return _call(_parse(list(sys.argv[1:] if arguments is None else arguments)))
+        return _call(_parse(arguments))
     except UserError as error:
         say_last_words(f"localsgd: {error}")
         return DIVERGED_EXIT if isinstance(error, Diverged) else USER_ERROR_EXIT
@@ -52,17 +59,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say_last_words(f"localsgd: {error}")
         return PEER_LOST_EXIT
     except Interrupted as stopped:
+        starting.ending()
         say_last_words(f"localsgd: {stopped}")
         return INTERRUPTED_EXIT
     except KeyboardInterrupt:
+        starting.ending()
         say_last_words("localsgd: interrupted")
         return INTERRUPTED_EXIT
 
 
-def _show_what_can_be_shown() -> None:
-    """A character that the terminal's encoding lacks becomes `?`, and ends no run."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
+@contextmanager
+def _lasting_output() -> Generator[None]:
+    """Neither a reader that leaves (`localsgd run | head -1`) nor a character that the terminal's
+    encoding lacks ends a run.
+    """
+    before = sys.stdout
+    before.flush()
+    sys.stdout = own = lasting(before)
+    try:
+        yield
+    finally:
+        own.flush()
+        sys.stdout = before
 
 
 def _what_failed(error: OSError) -> str:

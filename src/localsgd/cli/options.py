@@ -5,7 +5,6 @@ A `Run` says what is trained; the rest says where and how it is carried out.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -53,8 +52,11 @@ class Hosting:
                 raise UserError(f"--{name.replace('_', '-')} {value} cannot be; give 1 or more")
         for name in ("heartbeat_seconds", "timeout_minutes"):
             value = getattr(self, name)
-            if not 0 < value < math.inf:
-                raise UserError(f"--{name.replace('_', '-')} {value:g} cannot be; give more than 0")
+            if not 0 < value < 1e6:
+                raise UserError(
+                    f"--{name.replace('_', '-')} {value:g} cannot be; give more than 0, and less "
+                    "than a million"
+                )
         if self.watch:
             from localsgd.watching import watch
 
@@ -173,6 +175,9 @@ class ReproduceCommand:
     """Where records are kept; experiments/results/reproduce where not given."""
     work: Path | None = None
     """For pictures, and for what interrupted runs go on from; runs/reproduce where not given."""
+    checkout: Path | None = None
+    """The repository whose experiments/ is executed; the one that this command was installed from
+    where not given."""
 
 
 @dataclass(frozen=True)
@@ -192,6 +197,9 @@ class ReportCommand:
     """Where records are kept; experiments/results/reproduce where not given."""
     tune: bool = False
     """Show baselines with tuned learning rates (reproduce --tune), where those are known."""
+    checkout: Path | None = None
+    """The repository whose experiments/ is executed; the one that this command was installed from
+    where not given."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from localsgd.cli.options import ReportCommand
-from localsgd.cli.reproducing import checkout
+from localsgd.cli.reproducing import experiments_module
 
 MODULE = "experiments.report"
 
@@ -13,7 +13,7 @@ MODULE = "experiments.report"
 def report(command: ReportCommand) -> int:
     """Writes the page, and says what is in it."""
     options = {} if command.records is None else {"records": command.records}
-    content = checkout(MODULE).write(
+    content = experiments_module(MODULE, command.checkout).write(
         command.scale, command.out, text=command.markdown, tune=command.tune, **options
     )
     done, all_ = content.runs

@@ -16,7 +16,7 @@ MODULE = "experiments.reproduce"
 
 def reproduce(command: ReproduceCommand) -> int:
     """Lists the paper's tables and figures, or carries some of them out."""
-    experiments = checkout(MODULE)
+    experiments = experiments_module(MODULE, command.checkout)
     places = {
         name: value
         for name, value in (("out", command.out), ("work", command.work))
@@ -38,16 +38,16 @@ def reproduce(command: ReproduceCommand) -> int:
     return experiments.reproduce(request)
 
 
-def checkout(module: str) -> ModuleType:
-    """A module of the experiments, from the current folder or the checkout that this library lies
-    in.
+def experiments_module(module: str, checkout: Path | None) -> ModuleType:
+    """A module of the experiments in a checkout: the named one, else that which this library lies
+    in. Never of the current folder, whose code nobody has asked for.
     """
-    for folder in (Path.cwd(), Path(localsgd.__file__).parents[2]):
-        if (folder / "experiments" / "registry.py").is_file():
-            if str(folder) not in sys.path:
-                sys.path.append(str(folder))
-            return importlib.import_module(module)
-    raise UserError(
-        "this command needs the folder experiments/ of the repository, which is no part of the "
-        "installed package; call it in a checkout"
-    )
+    folder = (checkout or Path(localsgd.__file__).parents[2]).expanduser().resolve()
+    if not (folder / "experiments" / "registry.py").is_file():
+        raise UserError(
+            f"{folder} has no experiments/, which is no part of the installed package; name a "
+            "checkout of the repository with --checkout"
+        )
+    if sys.path[0] != str(folder):
+        sys.path.insert(0, str(folder))  # it stays, for processes that are spawned
+    return importlib.import_module(module)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -17,7 +18,7 @@ from rich.console import Console
 
 from localsgd import tasks
 from localsgd.assemble import Assembly, pick_device
-from localsgd.cli.kept import as_before, keep
+from localsgd.cli.kept import as_before, keep, processes_of
 from localsgd.cli.options import (
     CompareCommand,
     Hosting,
@@ -33,18 +34,25 @@ from localsgd.processes import (
     World,
     check_same,
     find_world,
+    gather_bytes,
     is_launched,
     joined,
     launch,
     say_last_words,
 )
-from localsgd.record import Folder, check_place
+from localsgd.record import Folder, check_place, locked
 from localsgd.run import Run, checked, to_json
 from localsgd.show import figures, tables
 from localsgd.show.live import Live
 from localsgd.show.preview import preview
 from localsgd.tasks.task import Task
+from localsgd.topology import check_hosting
 from localsgd.watching import watch, watched
+
+TRUST = (
+    "Several machines: whoever reaches their ports can end or falsify this run. Keep them on a "
+    "network that you trust, or in a tunnel."
+)
 
 
 def run(command: RunCommand) -> int:
@@ -64,7 +72,7 @@ def run(command: RunCommand) -> int:
         begun = (out / "run.json").is_file()
         return f"localsgd resume {out}" if begun else "the same command"
 
-    if starts_processes(hosting):
+    if starts_processes(hosting, [completed]):
         return _start(hosting, completed, arguments, again) or _verdict([out])
     with _here(completed, hosting) as host:
         out = _same_on_all(out, command.out is None)
@@ -82,8 +90,10 @@ def resume(command: ResumeCommand) -> int:
     if folder.summary() is not None:
         raise UserError(f"{command.folder} has ended; see `localsgd show {command.folder}`")
     if hosting.processes == "auto":  # as many as it had, for the same bits
-        hosting = replace(hosting, processes=folder.environment().get("processes", 1))
-    if starts_processes(hosting):
+        hosting = replace(hosting, processes=processes_of(folder))
+    if starts_processes(hosting, [wanted]):
+        with locked(command.folder):  # said once, before any process starts
+            pass
         arguments, again = ["resume", str(command.folder)], f"localsgd resume {command.folder}"
         status = _start(hosting, wanted, lambda _: arguments, lambda: again)
         return status or _verdict([command.folder])
@@ -98,7 +108,7 @@ def compare(command: CompareCommand) -> int:
     runs = compared(command)
     _check_comparison(command.out, runs)
     hosting = _settled(command.hosting, list(runs.values()))
-    if starts_processes(hosting):
+    if starts_processes(hosting, list(runs.values())):
 
         def arguments(config: Path) -> list[str]:
             names = ["--methods", *command.methods]
@@ -178,11 +188,14 @@ def compared(command: CompareCommand) -> dict[str, Run]:
     return runs
 
 
-def starts_processes(hosting: Hosting) -> bool:
-    """Whether this process only starts others."""
+def starts_processes(hosting: Hosting, runs: Sequence[Run]) -> bool:
+    """Whether this process only starts others, which the workers of all `runs` have to fit."""
     if hosting.processes is None:
         return False
     _check_alone("processes")
+    assert isinstance(hosting.processes, int), "auto is settled"
+    for wanted in runs:
+        check_hosting(wanted.parsed_topology(), hosting.processes)
     return hosting.processes != 1
 
 
@@ -252,7 +265,10 @@ class Host:
     def train(self, wanted: Run, path: Path, *, resuming: bool, title: str = "") -> None:
         """Trains `wanted` to its end."""
         check_same("configuration", f"{_lines(wanted)}\nout={path}\nwatch={self.hosting.watch}")
-        with Live(self.console, quiet=not self.loud, title=title) as live:
+        leads = self.world.rank == 0
+        with ExitStack() as held, Live(self.console, quiet=not self.loud, title=title) as live:
+            if leads and resuming:
+                held.enter_context(locked(path))
             with self.heartbeat.waiting():
                 execution = prepare(
                     wanted,
@@ -266,7 +282,9 @@ class Host:
                     checkpoint_every=self.hosting.checkpoint_every,
                     watching=watch(self.hosting.watch or watched(path), path),
                 )
-            if self.world.rank == 0:
+            if leads and not resuming:  # the folder is there now
+                held.enter_context(locked(path))
+            if leads:
                 keep(path, self.hosting, self.world)
             if self.loud and resuming:
                 self._say_other_processes(wanted, Folder(path))
@@ -316,7 +334,7 @@ class Watched:
 
     def stepped(self, assembly: Assembly) -> None:
         self._until_first_step.close()
-        self._heartbeat.beat()
+        self._heartbeat.beat(assembly.workers.step)
         self._live.stepped(assembly)
 
     @contextmanager
@@ -333,7 +351,10 @@ def _here(wanted: Run, hosting: Hosting) -> Generator[Host]:
         Heartbeat(world, hosting.heartbeat_seconds) as heartbeat,
     ):
         task = _task(wanted, hosting, world.local_rank)
-        yield Host(world, hosting, heartbeat, task, Console())
+        host = Host(world, hosting, heartbeat, task, Console())
+        if host.loud and not world.on_one_machine:
+            host.console.print(TRUST)
+        yield host
 
 
 def _lines(wanted: Run) -> str:
@@ -348,9 +369,7 @@ def _same_on_all(out: Path, chosen_here: bool) -> Path:
     """Rank 0's choice of a folder, where each process has chosen by its own clock."""
     if not chosen_here or not dist.is_initialized():
         return out
-    told = [str(out)]
-    dist.broadcast_object_list(told, src=0)
-    return Path(told[0])
+    return Path(os.fsdecode(gather_bytes(os.fsencode(out))[0]))
 
 
 def _check_comparison(out: Path, runs: dict[str, Run]) -> None:

@@ -1,12 +1,16 @@
 """Processes that live and die: start them, join them, watch them, compare what they were given."""
 
-from localsgd.processes.failure import USER_ERROR_EXIT
+from localsgd.processes.ending import (
+    PEER_LOST_EXIT,
+    USER_ERROR_EXIT,
+    end_with,
+    is_launched,
+    say_last_words,
+)
 from localsgd.processes.heartbeat import Heartbeat
 from localsgd.processes.join import joined
-from localsgd.processes.last_words import PEER_LOST_EXIT, is_launched, say_last_words
 from localsgd.processes.launch import launch
-from localsgd.processes.parent import end_with
-from localsgd.processes.same import check_same
+from localsgd.processes.same import check_same, gather_bytes
 from localsgd.processes.world import World, find_world
 
 __all__ = [
@@ -17,6 +21,7 @@ __all__ = [
     "check_same",
     "end_with",
     "find_world",
+    "gather_bytes",
     "is_launched",
     "joined",
     "launch",

@@ -12,8 +12,9 @@ import torch.distributed as dist
 from torch.torch_version import TorchVersion
 
 from localsgd.errors import PeerLost, UserError
+from localsgd.processes.ending import end_with_parent
 from localsgd.processes.output import own_output
-from localsgd.processes.parent import end_with_parent
+from localsgd.processes.store import loopback_interface, open_store
 from localsgd.processes.world import World, find_world
 
 GLOO_TELLS = torch.__version__ < TorchVersion("2.10")
@@ -100,19 +101,32 @@ def cores() -> int:
 
 
 def _initialise(world: World, device: str, timeout: timedelta) -> None:
-    store = world.store
-    assert store is not None
+    place = world.store
+    assert place is not None
+    if world.on_one_machine:
+        _stay_on_loopback()
+    serves = place.of_rank_0 and world.rank == 0
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     try:
+        store = open_store(place, timeout, size=world.size, serve=serves)
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo",
-            init_method=f"tcp://{store.host}:{store.port}",
+            store=dist.PrefixStore(f"localsgd/attempt/{attempt}", store),
             rank=world.rank,
             world_size=world.size,
             timeout=timeout,
         )
-    except dist.DistError as error:
+    except (dist.DistError, OSError) as error:
         raise PeerLost(
             f"rank {world.rank} found no common start with the other {world.size - 1} processes at "
-            f"{store.host}:{store.port} within {timeout.total_seconds():g} s: "
+            f"{place} within {timeout.total_seconds():g} s: "
             f"{str(error).splitlines()[0]}"
         ) from error
+
+
+def _stay_on_loopback() -> None:
+    """Processes of one machine need no other interface, and are not reached through another."""
+    interface = loopback_interface()
+    if interface is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)

@@ -1,11 +1,13 @@
-"""Standard output for the program's own words."""
+"""Standard output for the program's own words, which may lose its reader."""
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import TextIO
 
 
 @contextmanager
@@ -30,13 +32,7 @@ def own_output(*, drop: bool = False) -> Generator[None]:
             os.dup2(nowhere.fileno(), 1)
     else:
         os.dup2(2, 1)
-    sys.stdout = os.fdopen(
-        os.dup(kept),
-        "w",
-        buffering=1 if before.line_buffering else -1,
-        encoding=before.encoding,
-        errors=before.errors,
-    )
+    sys.stdout = lasting(before, os.dup(kept))
     try:
         yield
     finally:
@@ -51,3 +47,37 @@ def _is_standard(stream: object) -> bool:
         return stream.fileno() == 1  # type: ignore[attr-defined]
     except (AttributeError, OSError, ValueError):
         return False
+
+
+class _Lasting(io.FileIO):
+    """A file that swallows what is written once its reader has gone."""
+
+    def write(self, data: bytes) -> int | None:  # type: ignore[override]
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return len(data)
+
+
+def lasting(like: TextIO, descriptor: int | None = None) -> TextIO:
+    """A stream as `like` whose reader may leave: what comes after is lost, and nothing ends.
+
+    Args:
+        like: a standard stream; what has no file behind it, or is no text, stays as it is.
+        descriptor: where to write, and to be closed with the stream; the file of `like`, which
+            stays open, where not given.
+    """
+    if not isinstance(like, io.TextIOWrapper):
+        return like
+    own = descriptor is not None
+    try:
+        file = _Lasting(descriptor if own else like.fileno(), "w", closefd=own)
+    except io.UnsupportedOperation:
+        like.reconfigure(errors="replace")
+        return like
+    return io.TextIOWrapper(
+        io.BufferedWriter(file),  # type: ignore[bad-specialization]
+        encoding=like.encoding,
+        errors="replace",  # a character that the terminal lacks becomes `?`
+        line_buffering=like.line_buffering,
+    )

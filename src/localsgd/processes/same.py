@@ -28,11 +28,11 @@ def check_same(what: str, value: bytes | str) -> None:
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return
     data = value.encode() if isinstance(value, str) else value
-    digests = _gather(hashlib.sha256(data).digest())
+    digests = gather_bytes(hashlib.sha256(data).digest())
     different = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
     if not different:
         return
-    texts = [text.decode() for text in _gather(data)] if isinstance(value, str) else None
+    texts = [text.decode() for text in gather_bytes(data)] if isinstance(value, str) else None
     raise UserError(_message(what, different, texts))
 
 
@@ -64,7 +64,7 @@ def _entries(text: str) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in lines}
 
 
-def _gather(data: bytes) -> list[bytes]:
+def gather_bytes(data: bytes) -> list[bytes]:
     """`data` of every process, in rank order."""
     device = _device()
     size = torch.tensor([len(data)], device=device)

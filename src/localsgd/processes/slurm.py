@@ -5,13 +5,19 @@
 | rank, size | SLURM_PROCID, SLURM_STEP_NUM_TASKS (else SLURM_NTASKS) |
 | local rank | SLURM_LOCALID |
 | local size | entry SLURM_NODEID of SLURM_STEP_TASKS_PER_NODE (else SLURM_TASKS_PER_NODE) |
-| host | MASTER_ADDR, else the first name in SLURM_STEP_NODELIST (else SLURM_JOB_NODELIST) |
+| host | MASTER_ADDR, else loopback where all tasks are on one machine, else the first name in \
+SLURM_STEP_NODELIST (else SLURM_JOB_NODELIST) |
 | port | MASTER_PORT, else 15000 + (job id + step id) mod 16000: the same for all tasks of a step, \
 another for another job, below the ports that Linux hands out itself |
 
 The body of a batch script, outside of `srun`, carries SLURM_PROCID=0 and the job's SLURM_NTASKS
 too; it is one process, not rank 0 of a step, and is known by ENVIRONMENT=BATCH without any
-SLURM_STEP variable.
+SLURM_STEP variable. So is a login by ssh, which Slurm puts into the step `extern`, and the shell of
+an allocation (step `interactive`): such steps have names, or the numbers that stand for them.
+
+The shell of `srun -n8 --pty bash` can't be told from a task of a step that is started in it, since
+that inherits SLURM_PTY_PORT; both are refused with what to unset. A batch job that was submitted
+from there inherits it too, and is known by ENVIRONMENT=BATCH.
 """
 
 from __future__ import annotations
@@ -22,7 +28,9 @@ from dataclasses import dataclass
 
 from localsgd.errors import UserError
 
+LOOPBACK = "127.0.0.1"
 _FIRST_PORT, _PORTS = 15_000, 16_000
+_FIRST_NAMED_STEP = 0xFFFFFFF0  # the numbers of batch, extern and interactive lie above
 
 
 @dataclass(frozen=True)
@@ -47,14 +55,22 @@ def find_task(environment: Mapping[str, str]) -> Task | None:
         return None
     size = number(environment, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
     rank = number(environment, "SLURM_PROCID")
-    if size == 1:
+    if size == 1 or _step(environment) is None:
         return Task(0, 1, 0, 1, "localhost", 0)
+    if environment.get("SLURM_PTY_PORT") and environment.get("ENVIRONMENT") != "BATCH":
+        raise UserError(
+            f"SLURM_PTY_PORT is set: this is the shell of srun --pty with {size} tasks, or a step "
+            "inside of it; unset SLURM_PROCID for a run of one process here, or SLURM_PTY_PORT "
+            "for a step of all tasks by srun"
+        )
+    local_size = _local_size(environment, size)
+    host = LOOPBACK if local_size == size else first_host(_nodes(environment))
     return Task(
         rank=rank,
         size=size,
         local_rank=number(environment, "SLURM_LOCALID"),
-        local_size=_local_size(environment, size),
-        host=environment.get("MASTER_ADDR") or first_host(_nodes(environment)),
+        local_size=local_size,
+        host=environment.get("MASTER_ADDR") or host,
         port=_port(environment),
     )
 
@@ -116,5 +132,10 @@ def _port(environment: Mapping[str, str]) -> int:
     if environment.get("MASTER_PORT"):
         return number(environment, "MASTER_PORT")
     job = number(environment, "SLURM_JOB_ID", "SLURM_JOBID")
-    step = environment.get("SLURM_STEP_ID") or environment.get("SLURM_STEPID") or "0"
-    return _FIRST_PORT + (job + int(step)) % _PORTS
+    return _FIRST_PORT + (job + (_step(environment) or 0)) % _PORTS
+
+
+def _step(environment: Mapping[str, str]) -> int | None:
+    """The number of the job step; None for one that has a name, which `srun` has not started."""
+    text = environment.get("SLURM_STEP_ID") or environment.get("SLURM_STEPID") or "0"
+    return int(text) if text.isdecimal() and int(text) < _FIRST_NAMED_STEP else None

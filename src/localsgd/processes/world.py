@@ -30,6 +30,10 @@ class Store:
     port: int
     of_rank_0: bool
 
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
 
 @dataclass(frozen=True)
 class World:
@@ -51,6 +55,10 @@ class World:
     local_size: int = 1
     store: Store | None = None
     bound: bool = False
+
+    @property
+    def on_one_machine(self) -> bool:
+        return self.local_size == self.size
 
 
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from localsgd.processes import end_with
+from localsgd.processes import end_with, ending, say_last_words
 
 
 @pytest.mark.timeout(60)
@@ -28,3 +28,13 @@ def test_a_child_ends_soon_after_its_parent() -> None:
     assert select.select([here], [], [], 20)[0]
     assert os.read(here, 1) == b""
     os.close(here)
+
+
+def test_a_text_of_another_process_cannot_steer_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ending, "_said", False)
+    monkeypatch.delenv(ending.ERROR_FILE, raising=False)
+    say_last_words("rank 1\x1b[2J is lost\x07")
+    say_last_words("and dropped")
+    assert capsys.readouterr().err == "rank 1?[2J is lost?\n"
