@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Union, get_args, get_origin, get_type_hints
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -63,7 +63,7 @@ def command_line(seed: int) -> list[str]:
         option = "--" + name.replace("_", "-")
         if name == "method":
             words.append(f"{option}={draw.choice(sorted(METHODS))}")
-        elif kinds[name] is bool or kinds[name] == Union[bool, None]:
+        elif kinds[name] is bool or kinds[name] == bool | None:
             words.append(draw.choice((option, option.replace("--", "--no-", 1))))
         else:
             first, *others = words_of(kinds[name], draw)

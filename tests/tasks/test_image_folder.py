@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -163,3 +164,25 @@ def test_a_damaged_image_is_one_line(image_folder: Path) -> None:
         with pytest.raises(UserError, match=r"n01_0.JPEG is no readable image \(") as error:
             task.test_batch(torch.tensor([0]))
         assert "\n" not in str(error.value)
+
+
+LITTER = (".ipynb_checkpoints", "@eaDir", "#recycle", "__MACOSX", "lost+found", ".git")
+
+
+def test_what_tools_leave_behind_is_passed_over(image_folder: Path) -> None:
+    before = task_of(image_folder)
+    for name in LITTER:
+        (image_folder / "train" / name).mkdir()
+        (image_folder / "train" / "n02" / name).mkdir()
+    (image_folder / "train" / "n02" / "._n02_0.JPEG").write_bytes(b"\0\5\x16\7")
+    (image_folder / "train" / "n02" / "folder.jpg").mkdir()
+    os.mkfifo(image_folder / "train" / "n02" / "pipe.jpg")
+    after = task_of(image_folder)
+    assert (after.classes, after.train.paths) == (3, before.train.paths)
+
+
+@pytest.mark.parametrize("name", ["n04", "n02/n02_9.JPEG"])
+def test_a_link_to_itself_is_named(image_folder: Path, name: str) -> None:
+    (image_folder / "train" / name).symlink_to(Path(name).name)
+    with pytest.raises(UserError, match=rf"{name}: .*; remove it or put it right"):
+        task_of(image_folder)
