@@ -270,6 +270,7 @@ def _claims(records: Records, by: Mapping[str, Mapping[str, Arm]]) -> Iterator[C
                 "section 1",
                 found["A1"],
                 found["A2"],
+                family="gap",
             )
     m1 = by["M1"]
     yield claim(
@@ -279,6 +280,7 @@ def _claims(records: Records, by: Mapping[str, Mapping[str, Arm]]) -> Iterator[C
         "section 4.1",
         m1["A4"],
         m1["A3"],
+        family="local",
     )
 
 
@@ -289,13 +291,21 @@ def _better(records: Records, part: Part, one: Arm, large: Arm) -> Iterator[Clai
         f"Post-local SGD with H = {h[0]} (A5) ends at a {{}} than the large batch (A2) that it "
         f"goes on from: {part.title}."
     )
-    yield claim(records, sentence.format("higher test accuracy"), "section 4.2", one, large)
+    yield claim(
+        records,
+        sentence.format("higher test accuracy"),
+        "section 4.2",
+        one,
+        large,
+        family="post-local",
+    )
     yield claim(
         records,
         sentence.format("lower test loss"),
         "section 4.2",
         one,
         large,
+        family="post-local",
         sign=-1,
         field="test_loss",
     )
