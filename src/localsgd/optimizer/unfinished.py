@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
+from functools import cache
 from multiprocessing.util import Finalize
 
 from torch import nn
@@ -26,6 +28,7 @@ class Unfinished:
     def step(self) -> None:
         self.steps += 1
         if self._speaks:
+            _say_at_the_end_of(os.getpid())  # A forked one forgets what was registered before.
             _open[self._key] = self.steps
 
     def averaged(self) -> None:
@@ -50,5 +53,7 @@ def _say() -> None:
         )
 
 
-# Runs at the end of started processes too, which `atexit` doesn't.
-Finalize(None, _say, exitpriority=0)
+@cache
+def _say_at_the_end_of(process: int) -> None:
+    # Runs at the end of a process that another has started too, which `atexit` doesn't.
+    Finalize(None, _say, exitpriority=0)
