@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.quiet import Quiet
+from experiments.store import origin
 from localsgd.execute import prepare
 from localsgd.run import Run
 from localsgd.tasks.task import Task
@@ -56,4 +57,5 @@ def carry_out(arm: str, settings: Mapping[str, Any], task: Task, path: Path) -> 
         "agreements": summary["agreements"],
         "bytes": [entry["bytes"] for entry in summary["ledger"]],
         "seconds": round(summary["seconds"], 2),
+        "made": origin(),
     }

@@ -12,6 +12,7 @@ from torch import nn
 
 from experiments.landscape import arms, measures, rounds
 from experiments.landscape.design import ARMS, LOCAL_STEPS, MANY, REPEATS, Setting
+from experiments.store import origin
 from localsgd import tasks
 from localsgd.record import write_whole
 from localsgd.tasks.task import Task
@@ -90,7 +91,8 @@ def one_seed(setting: Setting, task: Task, seed: int, say: Say) -> Records:
     if seed == 0:
         records += measures.the_plane(models, task, setting)
     seconds = time.process_time() - began
-    return [*records, {"kind": "effort", "training_seconds": trained_in, "seconds": seconds}]
+    effort = {"training_seconds": trained_in, "seconds": seconds}
+    return [*records, {"kind": "effort", **effort, "made": origin(seconds)}]
 
 
 def _watchers(setting: Setting, arm: str) -> list[Watcher]:

@@ -255,7 +255,7 @@ def test_processes_that_share_cores_decide_nothing(
     assert words in found.evidence
     missing = Made(lambda job: None)
     (found,) = all_reduce.page(missing).claims
-    assert state(found, missing) == PENDING
+    assert state(found, missing) == (PENDING if cores > 2 else OPEN)
 
 
 def test_a_tuned_baseline_is_not_where_post_local_sgd_comes_from() -> None:
