@@ -249,7 +249,7 @@ class Presence:
     def _look_around(self, waiting: Waiting) -> None:
         self._tell(Seen(waiting.event, True, waiting.ranks))
         if self._own.check(["parted"]):
-            self._part(self._own.get("parted").decode())
+            self._part(self._own.get("parted").decode(), waiting.event)
         seen = self._read(waiting.ranks)
         own = waiting.event
         waits = {self.rank: own} | {rank: s.event for rank, s in seen.items() if s.waits}
@@ -257,7 +257,7 @@ class Presence:
             called, stepped = sorted((own, other.event), key=lambda event: not event.by_hand)
             never = called.by_hand and not stepped.by_hand and stepped.step > called.step
             if never and other.waits_for(self.rank):
-                self._part(apart(waits))
+                self._part(apart(waits), own)
         waited = time.monotonic() - waiting.start
         if waiting.said or waited < PATIENCE_SECONDS:
             return
@@ -271,10 +271,14 @@ class Presence:
                 stacklevel=2,
             )
 
-    def _part(self, said: str) -> None:
+    def _part(self, said: str, own: Event) -> None:
         """Ends the wait here, and on all others that look around."""
         self._keep_groups()
         self._own.set("parted", said)
+        if self._group is not None and not own.by_hand:
+            # Whoever waits in a meeting is let go, in order that its program can end. With that its
+            # connections do, and so does what this rank has under way.
+            self._group.allreduce([torch.zeros(1)])
         raise UserError(said)
 
     # What is left when a collective has failed.

@@ -139,7 +139,9 @@ class LocalSGD(Wrapping):
             if presence is not None:
                 presence.open(Event("LocalSGD()", 0, by_hand=True))
             check_configuration({**settings.described(), "start": start}, inner, rows)
-            placement = place(settings.topology, limit, presence)
+            # A state may be saved by one rank alone while a mean is on its way.
+            late = settings.delay.agreements > 0 and rows[0].values.device.type == "cpu"
+            placement = place(settings.topology, limit, presence, ahead=late)
             check_or_share_start(start, unwrapped(model)[0], rows, placement)
         self._set_up(settings, placement, presence, rows, watched=True)
         self._open()
