@@ -344,7 +344,7 @@ class LocalSGD(Wrapping):
             self._guards.before_world()
         if shared < depth:
             self._models.agree(depth, first=shared, meanwhile=partial(self._move_on, depth))
-            self._look_for_not_finite(self._models.left_out)
+            self._look_for_not_finite(self._models.take_left_out())
         else:
             self._models.check_some_in_place()
             self._move_on(depth)
@@ -410,7 +410,7 @@ class LocalSGD(Wrapping):
         if due is not None:
             self._left_out.check()
             self._models.settle(first=due)
-            self._look_for_not_finite(self._models.left_out)
+            self._look_for_not_finite(self._models.take_left_out())
             self._position.left = [0] * self._settings.levels
             self._position.depth = 0
             self._open()

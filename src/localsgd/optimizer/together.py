@@ -107,7 +107,7 @@ class Together:
                 f"{said}; lower the learning rate or clip gradients, or let such ranks go on from "
                 'that mean by not_finite="leave_out"'
             )
-        if self.presence.rank == min(set(range(self.presence.processes)) - set(ranks)):
+        if self.presence.rank == min(ranks):
             warnings.warn(said, stacklevel=2)
         return self.presence.rank in ranks
 
