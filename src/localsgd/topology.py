@@ -29,6 +29,7 @@ from localsgd.collective import (
     ProcessGroup,
     Sliced,
 )
+from localsgd.collective.ahead import Ahead
 from localsgd.collective.metered import Waiting
 from localsgd.collective.presence import Presence
 from localsgd.delayed import NO_DELAY, Delay, Fragmented
@@ -170,7 +171,10 @@ def row_multiple(workers: int) -> int:
 
 
 def place(
-    topology: Topology, timeout: timedelta | None = None, presence: Presence | None = None
+    topology: Topology,
+    timeout: timedelta | None = None,
+    presence: Presence | None = None,
+    ahead: bool = False,
 ) -> Placement:
     """Lays `topology` over the processes of `torch.distributed` (over this one where it is not
     initialised).
@@ -181,11 +185,12 @@ def place(
         timeout: of the collectives; must outlast the longest time by which one process may run
             behind another.
         presence: looks after waits that take long, and keeps the groups, which end with it.
+        ahead: whether the second stage of a sync between blocks is taken beside the program.
     """
     processes, rank = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
     check_hosting(topology, processes)
     hosted = topology.workers // processes
-    groups = _Groups(processes, rank, timeout, presence)
+    groups = _Groups(processes, rank, timeout, presence, ahead)
     world = groups.spanning(processes, hosted=hosted) if processes > 1 else InProcess(hosted)
     if topology.unequal:
         places, blocks = _unequal_places(topology, groups, hosted)
@@ -223,43 +228,62 @@ class _Groups:
     """Makes process groups, each process all of them in the same order, and finds its own."""
 
     def __init__(
-        self, processes: int, rank: int, timeout: timedelta | None, presence: Presence | None
+        self,
+        processes: int,
+        rank: int,
+        timeout: timedelta | None,
+        presence: Presence | None,
+        ahead: bool,
     ) -> None:
         self.processes = processes
         self.rank = rank
         self._timeout = timeout
         self._presence = presence
-        self._made: dict[tuple[int, ...], object] = {}
+        self._ahead = ahead
+        self._made: dict[tuple[bool, tuple[int, ...]], object] = {}
         if presence is not None:
             presence.owns(self._made.values())
 
-    def own(self, groups: Sequence[Sequence[int]], hosted: int = 1) -> ProcessGroup:
-        mine = self.own_or_none(groups, hosted)
+    def own(
+        self, groups: Sequence[Sequence[int]], hosted: int = 1, apart: bool = False
+    ) -> ProcessGroup:
+        mine = self.own_or_none(groups, hosted, apart)
         if mine is None:
             raise AssertionError(f"rank {self.rank} is in none of {groups}")
         return mine
 
-    def own_or_none(self, groups: Sequence[Sequence[int]], hosted: int = 1) -> ProcessGroup | None:
+    def own_or_none(
+        self, groups: Sequence[Sequence[int]], hosted: int = 1, apart: bool = False
+    ) -> ProcessGroup | None:
+        """Those of equal ranks are the same, unless one is `apart`."""
         mine = None
         for ranks in map(tuple, groups):
-            if ranks not in self._made:
-                self._made[ranks] = dist.new_group(list(ranks), timeout=self._timeout)
+            if (apart, ranks) not in self._made:
+                self._made[apart, ranks] = dist.new_group(list(ranks), timeout=self._timeout)
             if self.rank in ranks:
-                mine = self._made[ranks]
+                mine = self._made[apart, ranks]
         if not isinstance(mine, dist.ProcessGroup):
             return None
         return ProcessGroup(mine, hosted, self._presence)
 
     def spanning(self, span: int, inside: int = 1, hosted: int = 1) -> ProcessGroup:
         """Blocks of `span` processes in a row; each joins every `inside`-th of its block."""
-        return self.own(
-            [
-                range(start + offset, start + span, inside)
-                for start in range(0, self.processes, span)
-                for offset in range(inside)
-            ],
-            hosted,
-        )
+        return self.own(self._blocks(span, inside), hosted)
+
+    def block(self, span: int) -> tuple[ProcessGroup, Ahead | None]:
+        """Blocks of `span` processes in a row, for the second stage of a sync between blocks."""
+        return self.second_stage(self._blocks(span, 1))
+
+    def second_stage(self, blocks: Sequence[Sequence[int]]) -> tuple[ProcessGroup, Ahead | None]:
+        """Beside the program it needs groups of its own."""
+        return self.own(blocks, apart=self._ahead), Ahead() if self._ahead else None
+
+    def _blocks(self, span: int, inside: int) -> list[range]:
+        return [
+            range(start + offset, start + span, inside)
+            for start in range(0, self.processes, span)
+            for offset in range(inside)
+        ]
 
 
 def _equal_places(topology: Topology, groups: _Groups, hosted: int) -> tuple[Place, ...]:
@@ -275,7 +299,7 @@ def _equal_places(topology: Topology, groups: _Groups, hosted: int) -> tuple[Pla
         else:
             copies = inside // hosted  # processes that hold the same anchor
             across = groups.spanning(whole // hosted, copies)
-            places.append(Place(1, 1, Sliced(across, groups.spanning(copies))))
+            places.append(Place(1, 1, Sliced(across, *groups.block(copies))))
         inside = whole
     return tuple(places)
 
@@ -293,7 +317,8 @@ def _unequal_places(
     inside = groups.own(ranks)
     across = groups.own_or_none([starts])
     block = next(index for index, members in enumerate(ranks) if groups.rank in members)
-    places = (Place(1, 1, inside), Place(1, 1, Leaders(across, inside, len(blocks))))
+    second, ahead = groups.second_stage(ranks)
+    places = (Place(1, 1, inside), Place(1, 1, Leaders(across, second, len(blocks), ahead)))
     return places, ((0, 1, block),)
 
 

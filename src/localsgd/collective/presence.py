@@ -64,12 +64,14 @@ class Seen(NamedTuple):
         event: where it is.
         waits: whether it waits there for others.
         ranks: for whom; for all where empty.
+        meeting: the number of the last meeting that it has come to.
         lost: whether a collective of it has failed there.
     """
 
     event: Event
     waits: bool = False
     ranks: Sequence[int] = ()
+    meeting: int = 0
     lost: bool = False
 
     def waits_for(self, rank: int) -> bool:
@@ -109,6 +111,7 @@ class Presence:
         self._group: dist.ProcessGroup | None = None
         self._release: weakref.finalize | None = None
         self._failed: Waiting | None = None
+        self._meeting = 0
         self._told_at = 0.0
 
     @staticmethod
@@ -146,7 +149,7 @@ class Presence:
             PeerLost: where some have not come within the limit.
         """
         self.event = event
-        number = self._store.add(f"meetings/{self.rank}", 1)
+        self._meeting = number = self._store.add(f"meetings/{self.rank}", 1)
         place = f"meeting/{number}"
         self._store.set(f"{place}/{self.rank}", json.dumps([event, detail]))
         if self._store.add(f"{place}/arrived", 1) == self.processes:
@@ -212,7 +215,7 @@ class Presence:
         now = time.monotonic()
         if now - self._told_at > TOLD_SECONDS:
             self._told_at = now
-            self._tell(Seen(event))
+            self._tell(Seen(event, meeting=self._meeting))
 
     def wait(self, work: dist.Work, event: Event, group: dist.ProcessGroup) -> None:
         """`work.wait()`, in which this rank looks around where it takes long."""
@@ -231,7 +234,7 @@ class Presence:
     def begins(self, event: Event, group: dist.ProcessGroup) -> None:
         """A wait that can't be interrupted to look around begins: it is told before."""
         self._failed = Waiting(event, self._ranks(group))  # if it fails
-        self._tell(Seen(event, True, self._failed.ranks))
+        self._tell(Seen(event, True, self._failed.ranks, self._meeting))
 
     def mark(self) -> None:
         """Sets this rank apart in what it is about to take part in."""
@@ -247,34 +250,36 @@ class Presence:
         return () if len(ranks) == self.processes else ranks
 
     def _look_around(self, waiting: Waiting) -> None:
-        self._tell(Seen(waiting.event, True, waiting.ranks))
+        own = Seen(waiting.event, True, waiting.ranks, self._meeting)
+        self._tell(own)
         if self._own.check(["parted"]):
-            self._part(self._own.get("parted").decode())
+            self._part(self._own.get("parted").decode(), waiting.event)
         seen = self._read(waiting.ranks)
-        own = waiting.event
-        waits = {self.rank: own} | {rank: s.event for rank, s in seen.items() if s.waits}
+        waits = {self.rank: own.event} | {rank: s.event for rank, s in seen.items() if s.waits}
         for other in seen.values():
-            called, stepped = sorted((own, other.event), key=lambda event: not event.by_hand)
-            never = called.by_hand and not stepped.by_hand and stepped.step > called.step
-            if never and other.waits_for(self.rank):
-                self._part(apart(waits))
+            if other.waits_for(self.rank) and (never_met(own, other) or never_met(other, own)):
+                self._part(apart(waits), own.event)
         waited = time.monotonic() - waiting.start
         if waiting.said or waited < PATIENCE_SECONDS:
             return
         waiting.said = True
-        there = {self.rank, *(r for r, s in seen.items() if s.waits and s.event == own)}
+        there = {self.rank, *(r for r, s in seen.items() if s.waits and s.event == own.event)}
         missing = sorted(set(waiting.ranks or range(self.processes)) - there)
         if missing and self.rank == min(there):
             warnings.warn(
-                f"rank {self.rank} has waited for {waited:.0f} s {own}: "
+                f"rank {self.rank} has waited for {waited:.0f} s {own.event}: "
                 f"{named(missing)} did not come yet{self._last_seen(missing)}",
                 stacklevel=2,
             )
 
-    def _part(self, said: str) -> None:
+    def _part(self, said: str, own: Event) -> None:
         """Ends the wait here, and on all others that look around."""
         self._keep_groups()
         self._own.set("parted", said)
+        if self._group is not None and not own.by_hand:
+            # Whoever waits in a meeting is let go, in order that its program can end. With that its
+            # connections do, and so does what this rank has under way.
+            self._group.allreduce([torch.zeros(1)])
         raise UserError(said)
 
     # What is left when a collective has failed.
@@ -284,7 +289,7 @@ class Presence:
         self._keep_groups()
         failed = self._failed or Waiting(self.event)
         with suppress(RuntimeError):
-            self._tell(Seen(failed.event, True, failed.ranks, lost=True))
+            self._tell(Seen(failed.event, True, failed.ranks, self._meeting, lost=True))
             ranks = [r for r in failed.ranks or range(self.processes) if r != self.rank]
             end = time.monotonic() + GRACE_SECONDS
             seen = self._read(ranks)
@@ -323,6 +328,16 @@ def _end(own: object, groups: Iterable[object]) -> None:
         if isinstance(group, dist.ProcessGroup):
             with suppress(ValueError, RuntimeError, AssertionError):  # The user has ended all.
                 dist.destroy_process_group(group)
+
+
+def never_met(called: Seen, stepped: Seen) -> bool:
+    """Whether one waits in a meeting that the other, in a later step, has not come to."""
+    return (
+        called.event.by_hand
+        and not stepped.event.by_hand
+        and called.meeting > stepped.meeting
+        and stepped.event.step > called.event.step
+    )
 
 
 def apart(events: Mapping[int, Event]) -> str:

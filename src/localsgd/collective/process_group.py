@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from localsgd.collective.ahead import Ahead
 from localsgd.collective.in_process import sum_members
 from localsgd.collective.presence import Presence
 from localsgd.collective.seam import Collective, Pending
@@ -135,10 +136,13 @@ class Sliced:
     Args:
         across: joins the processes with the same place in their blocks.
         inside: joins the processes of this block.
+        ahead: takes the second stage beside the program, over an `inside` that nobody else uses;
+            else a wait takes it.
     """
 
     across: Collective
     inside: ProcessGroup
+    ahead: Ahead | None = None
 
     @property
     def members(self) -> int:
@@ -162,21 +166,19 @@ class Sliced:
             self.inside.gather_into(slices, mine).wait()
             return total if padded is x else total.copy_(whole[..., : x.shape[-1]])
 
-        return Pending(finish)
+        return _staged(finish, self.ahead)
 
     def gather(self, x: Tensor) -> Pending[Tensor]:
         padded = _pad(x, self.inside.processes)
         c = x.shape[-1]
-        return self.across.gather(self._slice(padded)).then(
-            lambda part: self._assemble(part)[..., :c]
-        )
+        pending = self.across.gather(self._slice(padded))
+        return _staged(lambda: self._assemble(pending.wait())[..., :c], self.ahead)
 
     def exchange(self, x: Tensor) -> Pending[Tensor]:
         padded = _pad(x, self.inside.processes)
         c = x.shape[-1]
-        return self.across.exchange(self._slice(padded).contiguous()).then(
-            lambda part: self._assemble(part)[..., :c]
-        )
+        pending = self.across.exchange(self._slice(padded).contiguous())
+        return _staged(lambda: self._assemble(pending.wait())[..., :c], self.ahead)
 
 
 @dataclass(frozen=True)
@@ -188,33 +190,39 @@ class Leaders:
         across: joins the first processes of the blocks; `None` on all others.
         inside: joins the processes of this block.
         blocks: how many there are.
+        ahead: as in `Sliced`.
     """
 
     across: ProcessGroup | None
     inside: ProcessGroup
     blocks: int
+    ahead: Ahead | None = None
 
     @property
     def members(self) -> int:
         return self.blocks
 
-    def _told(self, result: Tensor) -> Tensor:
-        return self.inside.broadcast(result).wait()
+    def _told(self, pending: Pending[Tensor]) -> Pending[Tensor]:
+        return _staged(lambda: self.inside.broadcast(pending.wait()).wait(), self.ahead)
 
     def sum(self, x: Tensor) -> Pending[Tensor]:
         pending = self.across.sum(x) if self.across else Pending.done(x[:, 0])
-        return pending.then(self._told)
+        return self._told(pending)
 
     def gather(self, x: Tensor) -> Pending[Tensor]:
         if self.across:
             pending = self.across.gather(x)
         else:
             pending = Pending.done(x.new_empty((1, self.blocks, x.shape[-1])))
-        return pending.then(self._told)
+        return self._told(pending)
 
     def exchange(self, x: Tensor) -> Pending[Tensor]:
         pending = self.across.exchange(x) if self.across else Pending.done(torch.empty_like(x))
-        return pending.then(self._told)
+        return self._told(pending)
+
+
+def _staged(finish: Callable[[], Tensor], ahead: Ahead | None) -> Pending[Tensor]:
+    return Pending(finish) if ahead is None else ahead.start(finish)
 
 
 def _pad(x: Tensor, multiple: int) -> Tensor:

@@ -44,6 +44,7 @@ from localsgd.optimizer.settings import (
 from localsgd.optimizer.start import Start, check_configuration, check_or_share_start
 from localsgd.optimizer.together import Together
 from localsgd.optimizer.wrapping import Wrapping
+from localsgd.optimizer.written import written_forward
 from localsgd.outer import Outer
 from localsgd.reduce import Reducer
 from localsgd.schedule import Position
@@ -139,7 +140,9 @@ class LocalSGD(Wrapping):
             if presence is not None:
                 presence.open(Event("LocalSGD()", 0, by_hand=True))
             check_configuration({**settings.described(), "start": start}, inner, rows)
-            placement = place(settings.topology, limit, presence)
+            # A state may be saved by one rank alone while a mean is on its way.
+            late = settings.delay.agreements > 0 and rows[0].values.device.type == "cpu"
+            placement = place(settings.topology, limit, presence, ahead=late)
             check_or_share_start(start, unwrapped(model)[0], rows, placement)
         self._set_up(settings, placement, presence, rows, watched=True)
         self._open()
@@ -270,7 +273,8 @@ class LocalSGD(Wrapping):
 
     def _begin(self) -> None:
         """Before the first step here: do all ranks go on from the same place?"""
-        self._together.check_start(self.steps, repr(self._position), loaded=self._loaded)
+        free = self._loaded or any(True for _ in written_forward(self._module))
+        self._together.check_start(self.steps, repr(self._position), loaded=free)
         self._compared = True
         if self.steps == 0:
             self._models.follow()  # Weights may have been loaded since this was made.
@@ -348,7 +352,7 @@ class LocalSGD(Wrapping):
             self._guards.before_world()
         if shared < depth:
             self._models.agree(depth, first=shared, meanwhile=partial(self._move_on, depth))
-            self._look_for_not_finite(self._models.left_out)
+            self._look_for_not_finite(self._models.take_left_out())
         else:
             self._models.check_some_in_place()
             self._move_on(depth)
@@ -419,7 +423,7 @@ class LocalSGD(Wrapping):
         if due is not None:
             self._left_out.check()
             self._models.settle(first=due)
-            self._look_for_not_finite(self._models.left_out)
+            self._look_for_not_finite(self._models.take_left_out())
             self._position.left = [0] * self._settings.levels
             self._position.depth = 0
             self._open()

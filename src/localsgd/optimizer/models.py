@@ -77,12 +77,14 @@ class Models:
         if failed:
             raise failed[0]
 
-    @property
-    def left_out(self) -> bool:
-        """Whether any of the last means is without some workers. Asks no GPU."""
-        parts = (p for part in self._parts() for p in getattr(part, "levels", [part]))
-        shares = (part.left_out for part in parts if part.left_out is not None)
-        return any(bool(share.any()) for share in shares if share.device.type == "cpu")
+    def take_left_out(self) -> bool:
+        """Whether a mean since the last time is without some workers. Asks no GPU."""
+        found = False
+        for part in self._parts():
+            for level in part.levels if isinstance(part, Fragmented) else [part]:
+                share, level.left_out = level.left_out, None
+                found |= share is not None and share.device.type == "cpu"
+        return found
 
     @torch.no_grad()
     def follow(self) -> None:

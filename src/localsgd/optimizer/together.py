@@ -11,7 +11,7 @@ from torch import nn
 
 from localsgd.collective.presence import Event, Presence, named
 from localsgd.errors import UserError
-from localsgd.optimizer.checks import check_told, checksum, digest_of_text
+from localsgd.optimizer.checks import check_told, checksum
 from localsgd.optimizer.lost import others_named_lost
 from localsgd.optimizer.rows import Row
 
@@ -70,19 +70,12 @@ class Together:
         """Whether ranks differ in their weights although they should be `equal`.
 
         Raises:
-            UserError: on all ranks, where buffers can't be averaged, or not all are in this call.
+            UserError: on all ranks, where not all are in this call.
         """
         if self.presence is None:
             return False
-        buffers = repr([(n, b.dtype, tuple(b.shape)) for n, b in self._model.named_buffers()])
-        told = [digest_of_text(buffers).hex(), self._weights() if equal else ""]
-        found = self._meet(call, steps, told)
-        check_told(
-            [buffers for buffers, _ in found],
-            "names, shapes or dtypes of buffers",
-            "give them the same size on all ranks",
-        )
-        return len({weights for _, weights in found}) > 1
+        found = self._meet(call, steps, [self._weights() if equal else ""])
+        return len({weights for (weights,) in found}) > 1
 
     def says_not_finite(self) -> None:
         """This rank is left out of the mean that it is about to take part in."""
@@ -107,7 +100,7 @@ class Together:
                 f"{said}; lower the learning rate or clip gradients, or let such ranks go on from "
                 'that mean by not_finite="leave_out"'
             )
-        if self.presence.rank == min(set(range(self.presence.processes)) - set(ranks)):
+        if self.presence.rank == min(ranks):
             warnings.warn(said, stacklevel=2)
         return self.presence.rank in ranks
 

@@ -45,7 +45,7 @@ class Written:
         self._rows = rows
         self._world = world
         self._on = models.keeps_anchors
-        ever = set(map(id, _renormalised(module)))
+        ever = set(map(id, written_forward(module)))
         self._parameters = [p for row in rows for p in row.parameters if id(p) not in ever]
         self._few = self._parameters[:: max(1, len(self._parameters) // FEW)]
         self._warned = False
@@ -105,7 +105,7 @@ class Written:
             )
 
 
-def _renormalised(module: nn.Module) -> Iterator[Tensor]:
+def written_forward(module: nn.Module) -> Iterator[Tensor]:
     """Weights that a forward pass writes."""
     for part in module.modules():
         if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.max_norm is not None:
