@@ -25,7 +25,7 @@ from localsgd.reduce import CompressedMean, Sign
 from tests.distributed.harness import run
 from tests.optimizer.reference import loss_of, nesterov, net
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(400)
 
 
 @contextlib.contextmanager

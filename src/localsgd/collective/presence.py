@@ -175,6 +175,8 @@ class Presence:
             if not is_late(error):
                 raise
             self._give_up(place, event)
+        if self._own.check(["parted"]):  # The others have come to let this one go.
+            self._part(self._own.get("parted").decode(), event)
 
     def _until_complete(self, place: str, event: Event) -> None:
         waiting = Waiting(event)
