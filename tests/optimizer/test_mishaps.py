@@ -160,13 +160,7 @@ def loaded_by_all(keywords: dict[str, Any]) -> str | None:
 def test_the_memory_of_another_rank_is_refused() -> None:
     first, second = run(2, loaded_by_all, {"reducers": [CompressedMean(Sign())]})
     assert first is None
-<<<<<<< HEAD
-    assert second.startswith(
-        "the state is of rank 0, and what its levels and reducers remember is not of"
-    )
-=======
     assert second.startswith("the state is of rank 0, and what its levels and reducers remember")
->>>>>>> loops
     assert run(2, loaded_by_all, {}) == [None, None]
 
 
