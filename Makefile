@@ -20,6 +20,7 @@ mutants: $(VENV)/dev
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 types: $(VENV)/dev
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python

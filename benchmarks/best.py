@@ -2,8 +2,8 @@
 
 The one worker is a bare PyTorch loop with all cores as threads, in several formats, compiled or
 not. The trainer hosts 16 workers in a process for each core, one thread each, or in one process,
-and agrees after every step. All stand ready in processes of their own and take turns: a turn is
-2,048 samples.
+and synchronises after every step. All stand ready in processes of their own and take turns: a turn
+is 2,048 samples.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarks import crew
 from benchmarks.report import Finding, publish, timed
 from benchmarks.timing import Spread, Times, take_turns
 from benchmarks.workloads import advance, assembled, inner, random_cifar
-from localsgd.tasks import models
+from localsgd.train.data import models
 
 WORKERS, BATCH, MODEL = 16, 128, "resnet20"
 SHARE = 0.95
@@ -99,7 +99,7 @@ def bare(way: Way, batch: int, steps: int) -> Callable[[], None]:
 
 
 def trainer(way: Way, batch: int) -> Callable[[], None]:
-    """A step of all K workers, and their agreement."""
+    """A step of all K workers, and their sync."""
     assembly = assembled(
         random_cifar(),
         MODEL,

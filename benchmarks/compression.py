@@ -4,7 +4,7 @@ A turn takes each once: the copy, and what a member does with its update: add th
 decode, and keep what was lost. Decoding into a fresh row, as for each payload that is received,
 is reported beside it, and so are the other compressors.
 
-Then whole agreements of 4 gloo processes over loopback, where bytes cost next to nothing and the
+Then whole syncs of 4 gloo processes over loopback, where bytes cost next to nothing and the
 work of a compressor is all that shows: against plain averaging of the same tensors.
 """
 
@@ -20,7 +20,10 @@ from benchmarks.report import Finding, publish, timed
 from benchmarks.sync import slowest
 from benchmarks.timing import Action, Times, take_turns, turn_seconds
 from benchmarks.workloads import Shapes, layout_of, normal_rows, scalars, wide_resnet
-from localsgd.level import agree_and_share
+from localsgd.averaging.build import build_levels
+from localsgd.averaging.level import average_and_share
+from localsgd.averaging.placement import placement_of
+from localsgd.averaging.topology import Topology
 from localsgd.reduce import (
     BFloat16,
     CompressedMean,
@@ -32,9 +35,8 @@ from localsgd.reduce import (
     Sign,
     TopK,
 )
-from localsgd.reduce.fragments import Fragments
-from localsgd.topology import Topology, build_levels, place
-from localsgd.workers.layout import Layout
+from localsgd.reduce.extents import Extents
+from localsgd.rows.layout import Layout
 
 BOUND = 10.0
 LOOPBACK_BOUND = 2.0
@@ -63,7 +65,7 @@ def contestants(shapes: Shapes, others: bool) -> dict[str, Action]:
 def _steps(
     name: str, compressor: Compressor, layout: Layout, update: torch.Tensor
 ) -> dict[str, Action]:
-    codec = compressor.codec(Fragments.of(layout), layout.dtype)
+    codec = compressor.codec(Extents.of(layout), layout.dtype)
     error, result = layout.rows(2, "cpu")
     payload = torch.zeros(codec.size, dtype=torch.uint8)
 
@@ -84,7 +86,7 @@ def timed_here(shapes: Shapes, others: bool, seconds: float) -> dict[str, Times]
 
 
 def reducers(layout: Layout) -> dict[str, Reducer]:
-    """Of whole agreements, with error feedback."""
+    """Of whole syncs, with error feedback."""
     return {
         "plain average": ExactMean(),
         "sign": CompressedMean(Sign(), layout=layout),
@@ -95,15 +97,15 @@ def reducers(layout: Layout) -> dict[str, Reducer]:
     }
 
 
-def agreements(shapes: Shapes, seconds: float) -> dict[str, Times]:
+def syncs(shapes: Shapes, seconds: float) -> dict[str, Times]:
     """In one process of several: the times of the slowest in each turn."""
     members = dist.get_world_size()
-    layout, placement = layout_of(shapes, members), place(Topology((members,)))
+    layout, placement = layout_of(shapes, members), placement_of(Topology((members,)))
     start = normal_rows(layout, dist.get_rank())
     actions: dict[str, Action] = {}
     for name, reducer in reducers(layout).items():
         levels = build_levels(placement, start.clone(), reducers=[reducer])
-        actions[name] = partial(agree_and_share, levels)
+        actions[name] = partial(average_and_share, levels)
     turns = torch.tensor([seconds / turn_seconds(actions)])
     dist.all_reduce(turns, op=dist.ReduceOp.MIN)
     times = take_turns(actions, max(4, int(turns)), before=dist.barrier)
@@ -118,7 +120,7 @@ def measure(seconds: float = SECONDS) -> list[Finding]:
     findings = timed(case, crew.run(1, timed_here, shapes, False, seconds), "copy", bounds)
     others = crew.run(1, timed_here, shapes, True, seconds)
     findings += timed(f"{case}, all", others, "copy", {})
-    whole = crew.run(PROCESSES, agreements, shapes, seconds)
+    whole = crew.run(PROCESSES, syncs, shapes, seconds)
     bounds = dict.fromkeys(("sign", "bfloat16"), LOOPBACK_BOUND)
     return findings + timed(f"{PROCESSES} processes, loopback", whole, "plain average", bounds)
 

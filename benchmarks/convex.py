@@ -31,8 +31,8 @@ from experiments.convex.setup import Setup, local
 from experiments.convex.stepsizes import FAMILIES, Gammas, StepSize
 from experiments.convex.store import Store
 from experiments.convex.study import Bench, find
-from localsgd.schedule import Every
-from localsgd.tasks.logistic import Logistic
+from experiments.logistic import Logistic
+from localsgd.schedule.fixed import Every
 
 # Ours takes at most a tenth of the time.
 BOUND = 0.1
@@ -121,7 +121,7 @@ def duel(bench: Bench, obvious: Obvious, setup: Setup) -> Duel:
     between = time.process_time()
     rounds, runs = obvious.search(setup, bench.targets["true"])
     ended = time.process_time()
-    if rounds != found.best[true].reached.agreements[0]:
+    if rounds != found.best[true].reached.syncs[0]:
         raise SystemExit(f"{setup}: {rounds} rounds and {found.best[true]} disagree")
     return Duel(ended - between, between - began, runs, found.runs, rounds)
 

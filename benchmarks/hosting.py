@@ -1,6 +1,6 @@
 """K = 16 workers in one process against one worker on the same number of samples.
 
-A turn is one step of each of the 16 and the agreement of their models, which is due after every
+A turn is one step of each of the 16 and the sync of their models, which is due after every
 step (the most that can be asked of hosting), or 16 steps of the one worker.
 """
 
@@ -27,7 +27,7 @@ def timed_here(model: str, batch: int, seconds: float) -> list[Finding]:
     task = random_cifar()
     one = assembled(task, model, batch, topology="1", method="mini-batch")
     many = assembled(
-        task, model, batch, topology=str(WORKERS), method="mini-batch", agree_on="models"
+        task, model, batch, topology=str(WORKERS), method="mini-batch", average="models"
     )
     actions = {
         "1 worker": partial(advance, one, WORKERS),
@@ -55,7 +55,7 @@ def _with_pace(finding: Finding, times: Times, samples: int) -> Finding:
 
 def main(share: float = 1.0) -> bool:
     torch.set_num_threads(1)
-    title = f"{WORKERS} workers in one process, agreeing after every step"
+    title = f"{WORKERS} workers in one process, averaging after every step"
     return publish("hosting", title, measure(share * SECONDS))
 
 

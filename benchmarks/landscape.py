@@ -26,7 +26,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from localsgd import tasks
 from localsgd.landscape import (
     Hessian,
     Objective,
@@ -36,6 +35,7 @@ from localsgd.landscape import (
     power_iteration,
     write_records,
 )
+from localsgd.train.data import tasks
 
 TOP = 10
 Batches = list[tuple[Tensor, Tensor]]

@@ -3,7 +3,7 @@
 Each case trains 36.4 million scalars with Nesterov momentum and weight decay in a process of its
 own, and reads how far the resident memory rose above what it was with everything imported and a
 small model trained. Batches are of one sample, so that activations are next to nothing. Then the
-tensors are counted that an agreement makes.
+tensors are counted that a sync makes.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ from benchmarks import crew, sync
 from benchmarks.report import Finding, publish
 from benchmarks.workloads import Shapes, deep_mlp, inner, scalars, shapes_of, wide_resnet
 from localsgd import LocalSGD
-from localsgd.assemble import OPTIMIZERS
-from localsgd.level import agree_and_share
-from localsgd.run import Run
-from localsgd.schedule import Position, every
-from localsgd.topology import Topology, build_levels, place, row_multiple
-from localsgd.train import train
-from localsgd.workers.hosted import Inner, Workers
+from localsgd.averaging.build import build_levels
+from localsgd.averaging.level import average_and_share
+from localsgd.averaging.placement import placement_of, row_multiple
+from localsgd.averaging.topology import Topology
+from localsgd.loop import train
+from localsgd.schedule.fixed import every
+from localsgd.schedule.rounds import Position
+from localsgd.train.config.choices import OPTIMIZERS
+from localsgd.train.config.run import Run
+from localsgd.train.engine.hosted import Inner, Workers
 
 COPIES = 3
 """Of a model that must be there: parameters, gradients, momentum."""
@@ -52,7 +55,7 @@ def bare(make: Callable[[], nn.Module]) -> object:
 
 
 def through_local_sgd(make: Callable[[], nn.Module]) -> object:
-    """The same loop, with an agreement in its midst."""
+    """The same loop, with a sync in its midst."""
     model = make()
     return _own_loop(model, LocalSGD(inner(model), model, local_steps=2))
 
@@ -66,9 +69,9 @@ def _own_loop(model: nn.Module, optimizer: torch.optim.Optimizer) -> object:
 
 
 def through_trainer(make: Callable[[], nn.Module], hosted: int = 1) -> object:
-    """`hosted` workers a process, with an agreement in the midst."""
+    """`hosted` workers a process, with a sync in the midst."""
     processes = dist.get_world_size() if dist.is_initialized() else 1
-    placement = place(Topology((processes * hosted,)))
+    placement = placement_of(Topology((processes * hosted,)))
     workers = Workers(
         make(),
         lambda model, worker, step: loss_of(model),
@@ -130,7 +133,7 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 def made_by_syncs(shapes: Shapes) -> dict[str, int]:
-    """Bytes of tensors that one agreement of each makes, in one process of several."""
+    """Bytes of tensors that one sync of each makes, in one process of several."""
     made = {}
     for name, action in sync.contestants(shapes).items():
         action()
@@ -141,11 +144,11 @@ def made_by_syncs(shapes: Shapes) -> dict[str, int]:
 
 
 def made_in_process(shapes: Shapes, workers: int) -> int:
-    """The same of an agreement of `workers` rows in this process."""
+    """The same of a sync of `workers` rows in this process."""
     n = -(-scalars(shapes) // row_multiple(workers)) * row_multiple(workers)
-    levels = build_levels(place(Topology((workers,))), torch.rand(workers, n))
+    levels = build_levels(placement_of(Topology((workers,))), torch.rand(workers, n))
     with torch.no_grad(), Allocations() as allocations:
-        agree_and_share(levels)
+        average_and_share(levels)
     return allocations.bytes
 
 

@@ -14,7 +14,7 @@ from benchmarks.report import Finding, publish, timed
 from benchmarks.timing import Action, take_turns, turn_seconds
 from benchmarks.workloads import advance, assembled, inner, loop, random_cifar
 from localsgd import LocalSGD
-from localsgd.tasks import models
+from localsgd.train.data import models
 
 BATCHES = (32, 128)
 BOUND = 1.02

@@ -1,4 +1,4 @@
-"""A dense agreement against one flat all-reduce of the same scalars and the division.
+"""A dense sync against one flat all-reduce of the same scalars and the division.
 
 On gloo over loopback, with the ways that people use instead: PyTorch's averager, and a loop over
 parameters. A turn's time is that of the slowest process, which all have to wait for. All use one
@@ -27,10 +27,12 @@ from benchmarks.workloads import (
     wide_resnet,
 )
 from localsgd import LocalSGD
-from localsgd.collective import Ledger
-from localsgd.level import agree_and_share
-from localsgd.tasks import models
-from localsgd.topology import Topology, build_levels, place
+from localsgd.averaging.build import build_levels
+from localsgd.averaging.level import average_and_share
+from localsgd.averaging.placement import placement_of
+from localsgd.averaging.topology import Topology
+from localsgd.train.data import models
+from localsgd.wire import Ledger
 
 PROCESSES = (2, 4)
 BOUND = 1.05
@@ -50,7 +52,7 @@ def cases() -> dict[str, Shapes]:
 
 @torch.no_grad()
 def contestants(shapes: Shapes) -> dict[str, Action]:
-    """An agreement of each, on memory of its own."""
+    """A sync of each, on memory of its own."""
     processes = dist.get_world_size()
     theirs = Holder(shapes)
     for parameter in theirs.parameters():  # PyTorch's averager passes over those without gradients
@@ -79,7 +81,7 @@ def contestants(shapes: Shapes) -> dict[str, Action]:
 
 
 def flat_sum(shapes: Shapes) -> Action:
-    """The least that an agreement is: the sum of one vector, and the division."""
+    """The least that a sync is: the sum of one vector, and the division."""
     flat, processes = torch.rand(scalars(shapes)), dist.get_world_size()
 
     def sum_and_divide() -> None:
@@ -93,15 +95,15 @@ def level(shapes: Shapes) -> Action:
     """As the trainer has it: one row for each process, metered."""
     processes = dist.get_world_size()
     rows = layout_of(shapes, processes).rows(1, "cpu").fill_(1.0)
-    levels = build_levels(place(Topology((processes,))), rows, ledger=Ledger.of(1))
-    return lambda: agree_and_share(levels)
+    levels = build_levels(placement_of(Topology((processes,))), rows, ledger=Ledger.of(1))
+    return lambda: average_and_share(levels)
 
 
 def local_sgd(shapes: Shapes) -> Action:
     """All that a step does beyond the local one: parameters looked for, rounds moved along."""
     model = Holder(shapes)
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
-    return LocalSGD(inner, model, local_steps=1, agree_on="models")._agree
+    return LocalSGD(inner, model, local_steps=1, average="models")._sync
 
 
 def timed_here(shapes: Shapes, seconds: float) -> list[dict[str, Times]]:
@@ -143,7 +145,7 @@ def measure(seconds: float = SECONDS) -> list[Finding]:
 
 def main(share: float = 1.0) -> bool:
     torch.set_num_threads(1)
-    return publish("sync", "A dense agreement", measure(share * SECONDS))
+    return publish("sync", "A dense sync", measure(share * SECONDS))
 
 
 if __name__ == "__main__":

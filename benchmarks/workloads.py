@@ -14,14 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from localsgd.assemble import Assembly, assemble
-from localsgd.run import Run
-from localsgd.tasks import card, models
-from localsgd.tasks.augment import crop_and_flip
-from localsgd.tasks.images import Images, ImageTask
-from localsgd.topology import Topology, place, row_multiple
-from localsgd.train import train
-from localsgd.workers.layout import Layout
+from localsgd.averaging.placement import placement_of, row_multiple
+from localsgd.averaging.topology import Topology
+from localsgd.loop import train
+from localsgd.rows.layout import Layout
+from localsgd.train.config.complete import complete_run
+from localsgd.train.config.run import Run
+from localsgd.train.data import models
+from localsgd.train.data.tasks import card
+from localsgd.train.data.tasks.augment import crop_and_flip
+from localsgd.train.data.tasks.images import Images, ImageTask
+from localsgd.train.engine.assembly import Assembly, assemble
 
 Shapes = list[tuple[int, ...]]
 
@@ -79,12 +82,12 @@ def _batches(samples: int, batch: int) -> Iterator[Tensor]:
 def assembled(task: ImageTask, model: str, batch: int, **settings: Any) -> Assembly:
     """The trainer on `task`, one process."""
     run = Run(task="cifar10", model=model, batch=batch, lr=0.05, lr_scaling="none", **settings)
-    run = run.completed(task.card)
-    return assemble(run, task, place(Topology.parse(run.topology or 1)), torch.device("cpu"))
+    run = complete_run(run, task.card)
+    return assemble(run, task, placement_of(Topology.parse(run.topology or 1)), torch.device("cpu"))
 
 
 def advance(assembly: Assembly, steps: int) -> None:
-    """So many further steps by the trainer's own loop, ending with an agreement of all levels."""
+    """So many further steps by the trainer's own loop, ending with a sync of all levels."""
     train(
         assembly.workers,
         assembly.levels,
@@ -139,7 +142,7 @@ def deep_mlp(layers: int = 35, width: int = 1020) -> nn.Sequential:
 
 
 def layout_of(shapes: Shapes, members: int) -> Layout:
-    """Of a row that `members` can agree on."""
+    """Of a row that `members` can average."""
     named = ((str(i), torch.empty(shape, device="meta")) for i, shape in enumerate(shapes))
     return Layout.of(named, multiple=row_multiple(members))
 

@@ -83,7 +83,7 @@ def main() -> None:
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(x), y).backward()
             optimizer.step()
-        with optimizer.agreed_model():  # <- the mean of all workers' models
+        with optimizer.averaged_model():  # <- the mean of all workers' models
             if rank == 0:
                 print(f"epoch {epoch}: test accuracy {accuracy(model, test):.3f}")
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
@@ -91,7 +91,7 @@ def main() -> None:
         dist.barrier()  # all have this one, so that the one before may go
         checkpoint(options.out, epoch - 1, rank).unlink(missing_ok=True)
 
-    optimizer.finish()  # <- the last agreement
+    optimizer.finish()  # <- the last sync
     if rank == 0:
         save(options.out / "model.pt", model.state_dict())
     dist.destroy_process_group()

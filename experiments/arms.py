@@ -11,8 +11,8 @@ from experiments.claims import claimed, conclude
 from experiments.registry import entry
 from experiments.study import Cell, Claim, Record, Records, Scale, Table
 from experiments.training import TrainJob
-from localsgd.run import Run
-from localsgd.units import size
+from localsgd.basics.units import size
+from localsgd.train.config.run import Run
 
 UNTUNED = "the baseline's learning rate is not tuned here, and the paper's is"
 LEAST = {"test_accuracy": 0.2, "train_accuracy": 0.5, "test_loss": 0.02, "test_perplexity": 1.0}
@@ -101,9 +101,9 @@ def seeds_done(records: Records, one: Arm) -> Cell:
 
 
 def rounds(records: Records, one: Arm) -> Cell:
-    """Agreements of all workers in a run, as counted."""
+    """Syncs of all workers in a run, as counted."""
     kept = list(found(records, one).values())
-    return " + ".join(map(str, kept[0]["agreements"])) if kept else None
+    return " + ".join(map(str, kept[0]["syncs"])) if kept else None
 
 
 def sent(records: Records, one: Arm) -> Cell:

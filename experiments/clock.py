@@ -1,10 +1,10 @@
 """A modelled clock for runs whose workers share one machine here: time in local steps.
 
-    T = steps + price(K) · agreements,      price(K) = price(16) · log2(K) / 4
+    T = steps + price(K) · syncs,      price(K) = price(16) · log2(K) / 4
 
-The price of an agreement of 16 workers, in local steps, is fitted to the paper's minutes by H
+The price of a sync of 16 workers, in local steps, is fitted to the paper's minutes by H
 (tab:multi_gpus_local_sgd_extreme_time: 8x2 GPUs, ResNet-20, B = 128); log2 K is the paper's own
-model of an all-reduce (Eq. comm_cost). Steps and agreements are those that were counted.
+model of an all-reduce (Eq. comm_cost). Steps and syncs are those that were counted.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import math
 from collections.abc import Sequence
 from functools import cache
 
+from experiments.cost_model import published
 from experiments.study import Record
-from localsgd.traffic import published
-from localsgd.traffic.speedup import Clock
+from localsgd.cost.speedup import Clock
 
 FITTED = 32
 """H up to which the paper's minutes follow the model."""
 NOTE = (
-    "Time is modelled: counted steps and agreements, an agreement of 16 workers at the price "
+    "Time is modelled: counted steps and syncs, a sync of 16 workers at the price "
     "fitted to the paper's minutes by H, of others by log2 K. It says what the paper's network "
     "would make of these runs, not how long they took here."
 )
@@ -28,14 +28,14 @@ NOTE = (
 
 @cache
 def price(workers: int) -> float:
-    """Of an agreement of so many workers, in local steps."""
+    """Of a sync of so many workers, in local steps."""
     clock = Clock.fit({h: t for h, t in published.MINUTES.items() if h <= FITTED})
-    return clock.agreeing / clock.compute * math.log2(workers) / math.log2(published.WORKERS)
+    return clock.syncing / clock.compute * math.log2(workers) / math.log2(published.WORKERS)
 
 
 def per_step(record: Record, workers: int) -> float:
-    """Mean time of a local step, agreements included."""
-    return 1 + price(workers) * sum(record["agreements"]) / record["steps"]
+    """Mean time of a local step, syncs included."""
+    return 1 + price(workers) * sum(record["syncs"]) / record["steps"]
 
 
 def steps_to(record: Record, target: float) -> float | None:

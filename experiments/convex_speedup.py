@@ -25,7 +25,7 @@ def run(options: Options) -> None:
     parts = [
         f"# Speed-up over workers, B = 16, {bench.name}",
         report.preamble(bench, found, f"{options.communication:g}"),
-        "The speed-up is over one worker with H = 1, whose agreements are charged like all others; "
+        "The speed-up is over one worker with H = 1, whose syncs are charged like all others; "
         "another baseline moves all lines by one factor.",
         report.heading(bench),
         report.claims({name: claims.of_speedup(table) for name, table in tables.items()}),

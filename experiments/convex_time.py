@@ -28,7 +28,7 @@ def run(options: Options) -> None:
     figures.time_figure(tables, options.path("time", "png"))
 
     index = list(bench.targets).index("true")
-    readings = {f"an agreement costs {f:g}": times(found, index, [f]) for f in FACTORS}
+    readings = {f"a sync costs {f:g}": times(found, index, [f]) for f in FACTORS}
     readings |= {f"{f} step sizes alone": times(found, index, price, f) for f in FAMILIES}
     parts = [
         f"# Time to the target, K = 16, {bench.name}",

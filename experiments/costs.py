@@ -15,9 +15,10 @@ from experiments.registry import PASSES, forward_operations
 from experiments.store import Store
 from experiments.study import Job
 from experiments.training import TrainJob
-from localsgd import tasks
-from localsgd.plan import Plan
-from localsgd.run import Run
+from localsgd.train.config.complete import complete_run
+from localsgd.train.config.plan import Plan
+from localsgd.train.config.run import Run
+from localsgd.train.data import tasks
 
 CORE = 50e9
 """Operations a second of one core, in float32, in networks large enough to keep it busy."""
@@ -69,7 +70,7 @@ def planned(job: TrainJob) -> Plan:
     """What follows from a run, without its data."""
     card = tasks.card(job.run.task)
     samples = job.run.train_samples or card.train_size
-    return Plan(job.run.completed(card), samples)
+    return Plan(complete_run(job.run, card), samples)
 
 
 def _samples(job: TrainJob, seen: set[tuple[Run, int]]) -> int:

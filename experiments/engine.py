@@ -24,8 +24,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from experiments.store import Store, canonical
 from experiments.study import Job, Record, Scale
 from localsgd.errors import UserError
-from localsgd.execute import Interrupted
-from localsgd.processes import end_with
+from localsgd.train.engine.execution import Interrupted
+from localsgd.train.launch import end_with
 
 T = TypeVar("T")
 THREADS = "OMP_NUM_THREADS"

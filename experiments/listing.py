@@ -16,8 +16,8 @@ from experiments.scales import SCALES
 from experiments.store import RESULTS, Store
 from experiments.studies import studies
 from experiments.study import Study
+from localsgd.basics.units import duration
 from localsgd.show.narrow import Fitting
-from localsgd.units import duration
 
 SPEED = 100e9
 """Operations a second that costs are told for: a machine of two cores, in float32 about so many."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from localsgd.tasks.wikitext import FOLDER, TRAIN, VALID
+from localsgd.train.data.tasks.wikitext import FOLDER, TRAIN, VALID
 
 WORDS = 80
 LINES = {TRAIN: 1500, VALID: 200}

@@ -17,9 +17,8 @@ import torch.distributed as dist
 
 from experiments.study import Record, Workplace
 from experiments.training import figure
-from localsgd import tasks
 from localsgd.errors import UserError
-from localsgd.tasks import models
+from localsgd.train.data import models, tasks
 
 LONGEST = 300.0
 """Seconds that processes may take."""

@@ -9,7 +9,7 @@ from experiments.study import Claim, Records
 
 
 def speedups(records: Records, one: Arm, base: Arm, workers: int) -> list[float]:
-    """How many times as fast a step of `one` is, agreements included, by seed."""
+    """How many times as fast a step of `one` is, syncs included, by seed."""
     mine, theirs = found(records, one), found(records, base)
     return [
         clock.per_step(theirs[seed], workers) / clock.per_step(mine[seed], workers)

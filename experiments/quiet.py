@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
-from localsgd.assemble import Assembly
+from localsgd.train.engine.assembly import Assembly
 
 
 class Quiet:

@@ -17,9 +17,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import torch
 
-from localsgd import tasks
-from localsgd.names import unknown
-from localsgd.tasks import models
+from localsgd.errors import unknown_name
+from localsgd.train.data import models, tasks
 
 PAPER = Path(__file__).with_name("paper.toml")
 PASSES = 6
@@ -88,7 +87,7 @@ def entry(name: str) -> Entry:
     for found in entries().values():
         if name in (found.label, found.name, found.alias, *found.panels):
             return found
-    raise unknown("table or figure", name, list(_names()))
+    raise unknown_name("table or figure", name, list(_names()))
 
 
 def _names() -> Iterator[str]:

@@ -17,7 +17,7 @@ from experiments.store import RESULTS, Store
 from experiments.studies import studies
 from experiments.study import Job, Scale, ScaleName, Study
 from localsgd.errors import UserError
-from localsgd.record import check_place
+from localsgd.train.engine.run_folder import check_place
 
 WORK = Path("runs") / "reproduce"
 

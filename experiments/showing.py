@@ -12,10 +12,10 @@ from experiments import costs
 from experiments.registry import entry
 from experiments.store import Store
 from experiments.study import Cell, Claim, Job, Page, Picture, Records, Study, Table
+from localsgd.basics.units import duration, plural
 from localsgd.errors import UserError
 from localsgd.landscape.figures.style import save
 from localsgd.show.narrow import Fitting
-from localsgd.units import duration, plural
 
 STYLES = {
     "reproduced": "green",

@@ -22,7 +22,7 @@ from typing import Any
 
 from experiments.study import Job, Record, Scale
 from localsgd.errors import UserError
-from localsgd.machine import code, machine
+from localsgd.train.engine.machine import code, machine
 from localsgd.version import __version__
 
 HERE = Path(__file__).parent

@@ -19,14 +19,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from experiments import made, store, trunk
 from experiments.study import Record, Workplace
 from experiments.vocabulary import common_words
-from localsgd import tasks
-from localsgd.assemble import Assembly, pick_device
 from localsgd.errors import UserError
-from localsgd.evaluate import agreed_model, recalibrate, score
-from localsgd.execute import Execution
-from localsgd.metric import metric_of
-from localsgd.run import Run, to_json
-from localsgd.tasks.task import Task
+from localsgd.train.config.complete import complete_run
+from localsgd.train.config.run import Run, to_json
+from localsgd.train.data import tasks
+from localsgd.train.data.metric import metric_of
+from localsgd.train.data.task import Task, as_read
+from localsgd.train.engine.assembly import Assembly, pick_device
+from localsgd.train.engine.evaluation import averaged_model, recalibrate, score
+from localsgd.train.engine.execution import Execution
 
 FITTED = 5000
 """Training samples, at most, on which the end of a run is judged."""
@@ -69,7 +70,7 @@ class TrainJob:
 
     def carry_out(self, place: Workplace) -> Record:
         task = self._data(place)
-        run = self.run.completed(task.card)
+        run = complete_run(self.run, task.card)
         name = self._name(run)
         locks = place.scratch / "locks"
         locks.mkdir(parents=True, exist_ok=True)
@@ -145,7 +146,7 @@ def _record(execution: Execution, summary: Mapping[str, Any]) -> Record:
     """What is kept: a few numbers and a curve."""
     assembly = execution.assembly
     metric = metric_of(summary)
-    loss, accuracy = _fit(agreed_model(assembly), assembly)
+    loss, accuracy = _fit(averaged_model(assembly), assembly)
     rows = execution.folder.metrics()
     return {
         **_recalibrated(assembly),
@@ -156,7 +157,7 @@ def _record(execution: Execution, summary: Mapping[str, Any]) -> Record:
         "train_loss": figure(loss),
         "train_accuracy": figure(accuracy),
         "steps": summary["steps"],
-        "agreements": summary["agreements"],
+        "syncs": summary["syncs"],
         "bytes": [entry["bytes"] for entry in summary["ledger"]],
         "scalars": assembly.workers.layout.length,
         "samples": assembly.task.train_size,
@@ -171,7 +172,7 @@ def _record(execution: Execution, summary: Mapping[str, Any]) -> Record:
 
 def _recalibrated(assembly: Assembly) -> dict[str, float | None]:
     """Test results with batch-norm statistics re-estimated on training data, beside the mean's."""
-    model = agreed_model(assembly)
+    model = averaged_model(assembly)
     norms = any(isinstance(module, _BatchNorm) for module in model.modules())
     if assembly.run.batch_norm != "mean" or not norms:
         return {}
@@ -191,7 +192,7 @@ def _fit(model: nn.Module, assembly: Assembly) -> tuple[float, float]:
     for indices in torch.arange(count).split(min(500, task.judged_together)):
         x, y = task.train_batch(indices, None)
         with assembly.autocast():
-            sums += task.verdict(model(tasks.task.as_read(x, model)), y, model)
+            sums += task.verdict(model(as_read(x, model)), y, model)
     loss, correct, targets = sums.tolist()
     return loss / targets, correct / targets
 

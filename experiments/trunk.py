@@ -26,14 +26,14 @@ from torch import Tensor
 
 from experiments import store
 from experiments.quiet import Quiet
-from localsgd import tasks
-from localsgd.assemble import Assembly
-from localsgd.collective.metered import Entry
-from localsgd.execute import Execution, evaluation_steps, prepare
-from localsgd.plan import Plan
-from localsgd.run import Run, to_json
-from localsgd.tasks.task import Task
+from localsgd.train.config.plan import Plan
+from localsgd.train.config.run import Run, to_json
+from localsgd.train.data import tasks
+from localsgd.train.data.task import Task
+from localsgd.train.engine.assembly import Assembly
+from localsgd.train.engine.execution import Execution, evaluation_steps, prepare
 from localsgd.version import __version__
+from localsgd.wire.metered import Entry
 
 CHECKPOINT_EVERY = 4
 """Evaluations from one checkpoint of a run to the next."""
@@ -142,9 +142,9 @@ def _frozen(execution: Execution) -> dict[str, Any]:
         "workers": [_shared(state, states[0]) for state in states],
         "levels": [_whole(level.state()) for level in assembly.levels],
         "step": workers.step,
-        "shared": assembly.position.shared,
-        "agreements": assembly.agreements,
-        "model_agreements": assembly.model_agreements,
+        "shared": assembly.position.lockstep,
+        "syncs": assembly.syncs,
+        "model_syncs": assembly.model_syncs,
         "ledger": [asdict(entry) for entry in assembly.ledger.levels],
         "seconds": execution.seconds,
         "rows": execution.folder.metrics(),
@@ -156,15 +156,13 @@ def _thaw(execution: Execution, kept: dict[str, Any]) -> None:
     for row, state in enumerate(kept["workers"]):
         workers.load(row, copy.deepcopy(state))
     workers.step = kept["step"]
-    assembly.position.shared = kept["shared"]
-    for level, state, count in zip(
-        assembly.levels, kept["levels"], kept["agreements"], strict=True
-    ):
+    assembly.position.lockstep = kept["shared"]
+    for level, state, count in zip(assembly.levels, kept["levels"], kept["syncs"], strict=True):
         level.load(state)
-        level.agreements = count
+        level.syncs = count
     for entry, saved in zip(assembly.ledger.levels, kept["ledger"], strict=True):
         vars(entry).update(vars(Entry(**saved)))
-    assembly.model_agreements = kept["model_agreements"]
+    assembly.model_syncs = kept["model_syncs"]
     execution.seconds = kept["seconds"]
     for row in kept["rows"]:
         execution.folder.append(row)

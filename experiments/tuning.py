@@ -22,7 +22,7 @@ from experiments.arms import Arm
 from experiments.study import Picture, Records
 from experiments.training import TrainJob
 from localsgd.landscape.figures.style import panels
-from localsgd.run import Run
+from localsgd.train.config.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 
 from localsgd.errors import UserError
-from localsgd.tasks.task import Task
-from localsgd.tasks.text import TextTask
+from localsgd.train.data.task import Task
+from localsgd.train.data.tasks.text import TextTask
 
 
 def common_words(task: Task, words: int) -> TextTask:

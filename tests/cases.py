@@ -16,14 +16,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from localsgd.collective import Ledger
-from localsgd.outer import Outer
+from localsgd.averaging.build import build_levels
+from localsgd.averaging.outer import Outer
+from localsgd.averaging.placement import placement_of, row_multiple
+from localsgd.averaging.topology import Topology
+from localsgd.loop import train
 from localsgd.reduce import ExactMean, Reducer
-from localsgd.schedule import Position, Schedule, every
-from localsgd.topology import Topology, build_levels, place, row_multiple
-from localsgd.train import train
-from localsgd.workers.hosted import Inner, Workers
-from localsgd.workers.order import Order
+from localsgd.schedule.fixed import every
+from localsgd.schedule.progress import Schedule
+from localsgd.schedule.rounds import Position
+from localsgd.train.data.sampling.order import Order
+from localsgd.train.engine.hosted import Inner, Workers
+from localsgd.wire import Ledger
 from tests.distributed.harness import run
 from tests.odometer import odometer
 from tests.problems import SAMPLES, loss_on, net, no_decay
@@ -40,7 +44,7 @@ class Case:
 
     Args:
         schedules: of the levels, innermost first.
-        agree_on: `models`, or `gradients` where that is possible.
+        average: `models`, or `gradients` where that is possible.
         reducer: made anew for each level.
         outers: one for each level; plain averaging where empty.
     """
@@ -55,7 +59,7 @@ class Case:
     weight_decay: float = 0.0
     batch: int = 3
     learning_rate: Callable[[int], float] = falling
-    agree_on: str = "models"
+    average: str = "models"
     reducer: Callable[[], Reducer] = ExactMean
     outers: tuple[Outer | None, ...] = ()
     elementwise: bool = True
@@ -96,7 +100,7 @@ class Assembled:
 
     @staticmethod
     def of(case: Case) -> Assembled:
-        placement = place(Topology.parse(case.topology))
+        placement = placement_of(Topology.parse(case.topology))
         model = net(case.net, case.dtype)
         order = case.order
 
@@ -115,7 +119,7 @@ class Assembled:
             ledger=ledger,
         )
         levels = build(workers.params, outers=case.outers or None)
-        gradients = build(workers.grads) if case.agree_on == "gradients" else []
+        gradients = build(workers.grads) if case.average == "gradients" else []
         return Assembled(case, workers, levels, gradients, ledger, Position.start(count))
 
     def go(self, steps: int | None = None, after_step: Callable[[], None] = lambda: None) -> None:
@@ -207,7 +211,7 @@ def step(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
 
 
 def blocks_of(topology: Topology, depth: int) -> list[range]:
-    """The workers that hold one model once the `depth` innermost levels have agreed."""
+    """The workers that hold one model once the `depth` innermost levels have averaged."""
     if topology.unequal and depth == 1:
         starts = [sum(topology.unequal[:i]) for i in range(len(topology.unequal))]
         return [range(s, s + n) for s, n in zip(starts, topology.unequal, strict=True)]

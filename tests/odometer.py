@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from localsgd.schedule import Progress, Schedule
+from localsgd.schedule.progress import Progress, Schedule
 
 
 def odometer(schedules: Sequence[Schedule], steps: int) -> list[int]:
-    """How many levels agree after each step: those whose wheel has come round."""
+    """How many levels average after each step: those whose wheel has come round."""
     left = [0] * len(schedules)
     depths = []
     for step in range(steps):

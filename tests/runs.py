@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from localsgd import tasks
-from localsgd.assemble import Assembly
-from localsgd.execute import Execution, prepare
-from localsgd.run import Run
-from localsgd.tasks.digits import CARD
-from localsgd.tasks.task import Task
+from localsgd.train.config.complete import complete_run
+from localsgd.train.config.run import Run
+from localsgd.train.data import tasks
+from localsgd.train.data.task import Task
+from localsgd.train.data.tasks.digits import CARD
+from localsgd.train.engine.assembly import Assembly
+from localsgd.train.engine.execution import Execution, prepare
 
 SAMPLES = 80
 STEPS = 12
@@ -36,7 +37,7 @@ def tiny(**settings: Any) -> Run:
         "switch": "step:4",
         "reduction": "ordered",
     }
-    return Run(**{**usual, **settings}).completed(CARD)
+    return complete_run(Run(**{**usual, **settings}), CARD)
 
 
 @functools.cache

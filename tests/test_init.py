@@ -16,6 +16,14 @@ def test_names_are_there() -> None:
     assert list(localsgd.__all__) == sorted(localsgd.__all__)
 
 
+def test_the_trainer_is_not_loaded() -> None:
+    code = """
+import sys, localsgd
+assert not [name for name in sys.modules if name.startswith(("localsgd.train", "localsgd.cli"))]
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
+
+
 def test_torch_and_numpy_are_enough() -> None:
     code = f"""
 import sys

@@ -19,10 +19,10 @@ REFERENCE = {
     "localsgd": "The library: what `import localsgd` gives",
     "localsgd.outer": "Outer optimizers",
     "localsgd.reduce": "Reducers and compressors",
-    "localsgd.collective": "Collectives: how tensors travel",
-    "localsgd.optim": "Inner optimizers and gradient tools",
+    "localsgd.wire": "Collectives: how tensors travel",
+    "localsgd.inner": "Inner optimizers and gradient tools",
     "localsgd.landscape": "How flat the loss is",
-    "localsgd.traffic": "What communication costs",
+    "localsgd.cost": "What communication costs",
 }
 """Public modules, each with the title of its page."""
 

@@ -17,9 +17,9 @@ import torch
 
 from benchmarks.gpu import accuracy, data, speed
 from benchmarks.gpu.hosting import VARIANTS
-from localsgd import tasks
 from localsgd.errors import UserError
-from localsgd.tasks.images import ImageTask
+from localsgd.train.data import tasks
+from localsgd.train.data.tasks.images import ImageTask
 
 
 def main(arguments: list[str] | None = None) -> int:

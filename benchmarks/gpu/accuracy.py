@@ -18,12 +18,14 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.hosting import Hosted, Variant
-from localsgd.collective import InProcess
-from localsgd.learning_rate import StepDecay
-from localsgd.schedule import Position, Schedule, every, post_local
-from localsgd.tasks.images import ImageTask
-from localsgd.train import train
-from localsgd.workers.buffers import mean_buffers, put_buffers
+from localsgd.averaging.buffers import mean_buffers, put_buffers
+from localsgd.loop import train
+from localsgd.schedule.fixed import every, post_local
+from localsgd.schedule.progress import Schedule
+from localsgd.schedule.rounds import Position
+from localsgd.train.config.learning_rate import StepDecay
+from localsgd.train.data.tasks.images import ImageTask
+from localsgd.wire import InProcess
 
 RATE = 0.2
 """Of one worker with 128 samples."""

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from localsgd import tasks
+from localsgd.basics.seeds import generator_for
 from localsgd.errors import UserError
-from localsgd.tasks.augment import crop_and_flip
-from localsgd.tasks.images import Images, ImageTask, balanced
-from localsgd.workers.order import Order, generator_for
+from localsgd.train.data import tasks
+from localsgd.train.data.sampling.order import Order
+from localsgd.train.data.tasks.augment import crop_and_flip
+from localsgd.train.data.tasks.images import Images, ImageTask, balanced
 
 MEAN = tuple(255 * value for value in (0.4914, 0.4822, 0.4465))
 STD = tuple(255 * value for value in (0.2470, 0.2435, 0.2616))

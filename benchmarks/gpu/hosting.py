@@ -2,7 +2,7 @@
 
 A step of ResNet-20 is some 600 small kernels for each worker. Started one by one they cost more
 time than they take; replayed as a graph whose branches are workers on streams of their own, they
-fill the GPU. The graph holds forward and backward of all workers; the update and the agreement
+fill the GPU. The graph holds forward and backward of all workers; the update and the sync
 follow it.
 """
 
@@ -17,10 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.gpu.data import Feed
-from localsgd.tasks import models
-from localsgd.tasks.images import ImageTask
-from localsgd.topology import AnyLevel, Topology, build_levels, place, row_multiple
-from localsgd.workers.hosted import Inner, Workers
+from localsgd.averaging.build import build_levels
+from localsgd.averaging.placement import AnyLevel, placement_of, row_multiple
+from localsgd.averaging.topology import Topology
+from localsgd.train.data import models
+from localsgd.train.data.tasks.images import ImageTask
+from localsgd.train.engine.hosted import Inner, Workers
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class Lanes:
 
 
 class Hosted:
-    """K workers and what they agree by: the `Steps` of the core loop.
+    """K workers and what they average by: the `Steps` of the core loop.
 
     Args:
         task: on the device.
@@ -122,7 +124,7 @@ class Hosted:
         self._forward = _forward(device, variant)
         sgd = partial(torch.optim.SGD, lr=1.0, momentum=momentum, nesterov=True, fused=True)
         inner = Inner(sgd, weight_decay, models.no_decay(first))
-        self._placement = place(Topology.parse(workers))
+        self._placement = placement_of(Topology.parse(workers))
         self.workers = Workers(first, self._loss, inner, range(workers), row_multiple(workers))
         self._backward: Callable[[], None] = self._eagerly
         if variant.graph:

@@ -1,4 +1,4 @@
-"""Samples a second of K workers on one device, by variant; models agree after every step."""
+"""Samples a second of K workers on one device, by variant; models are averaged after every step."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.hosting import VARIANTS, Hosted, Variant
-from localsgd.schedule import Position, every
-from localsgd.tasks.images import ImageTask
-from localsgd.train import train
+from localsgd.loop import train
+from localsgd.schedule.fixed import every
+from localsgd.schedule.rounds import Position
+from localsgd.train.data.tasks.images import ImageTask
 
 WANTED = 60_000
 """Samples a second of K = 16, B = 128 on one H100."""

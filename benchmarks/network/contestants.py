@@ -1,4 +1,4 @@
-"""Who trains on the network: ways to let K workers agree, each around the same loop.
+"""Who trains on the network: ways to let K workers average, each around the same loop.
 
 To add one, write how it wraps a model and its optimizer, and add an entry to `CONTESTANTS`. `table`
 runs those that its scenes name.
@@ -30,10 +30,10 @@ from torch.optim import Optimizer
 
 from benchmarks.network import lighthouse
 from localsgd import LocalSGD
-from localsgd.delayed import Delay
+from localsgd.averaging.delay import Delay
+from localsgd.averaging.placement import row_multiple
 from localsgd.reduce import CompressedMean, Sign
-from localsgd.topology import row_multiple
-from localsgd.workers.layout import Layout
+from localsgd.rows.layout import Layout
 
 Wrapped = tuple[nn.Module, Any]
 """The model that is called, and what is stepped in place of its optimizer."""
@@ -46,8 +46,8 @@ class Contestant:
     Args:
         title: for people.
         wrap: from the model and its plain optimizer; called in every process at once.
-        steps: local steps of an act, which holds equally many agreements every time.
-        ahead: more steps taken beforehand, so that an agreement that overlaps with later steps is
+        steps: local steps of an act, which holds equally many syncs every time.
+        ahead: more steps taken beforehand, so that a sync that overlaps with later steps is
             due after the first of an act, and has the others to overlap with, as it has in
             training; or that the first one, which connects, is over.
         needs: a package beside PyTorch, by the name under which it is both installed and imported.
@@ -77,7 +77,7 @@ def _alone(model: nn.Module, inner: Optimizer) -> Wrapped:
 
 class _InStep:
     """An optimizer after whose every step all processes wait for each other, with nothing to say:
-    what it costs to agree at H = 1 whatever is sent.
+    what it costs to synchronise at H = 1 whatever is sent.
     """
 
     def __init__(self, inner: Optimizer) -> None:
@@ -185,7 +185,7 @@ def _ours_signed(local_steps: int) -> Callable[[nn.Module, Optimizer], Wrapped]:
     def wrap(model: nn.Module, inner: Optimizer) -> Wrapped:
         layout = Layout.of(model.named_parameters(), multiple=row_multiple(dist.get_world_size()))
         mean = CompressedMean(Sign(), feedback=True, way="two-phase", layout=layout)
-        return model, LocalSGD(inner, model, local_steps=local_steps, reducers=[mean])
+        return model, LocalSGD(inner, model, local_steps=local_steps, reducer=[mean])
 
     return wrap
 
@@ -210,7 +210,7 @@ CONTESTANTS: dict[str, Contestant] = {
     "h1": Contestant("localsgd, H = 1 on DDP", _ours_overlapped, steps=2, ours=True),
     "h1-sign": Contestant("localsgd, H = 1, EF-sign", _ours_signed(1), steps=2, ours=True),
     "h1-apart": Contestant(
-        "localsgd, H = 1, models", _ours(local_steps=1, agree_on="models"), steps=2, ours=True
+        "localsgd, H = 1, models", _ours(local_steps=1, average="models"), steps=2, ours=True
     ),
     "h2": Contestant("localsgd, H = 2", _ours(local_steps=2), steps=2, ours=True),
     "h4": Contestant("localsgd, H = 4", _ours(local_steps=4), steps=4, ours=True),
@@ -219,7 +219,7 @@ CONTESTANTS: dict[str, Contestant] = {
     "h16-sign": Contestant("localsgd, H = 16, EF-sign", _ours_signed(16), ours=True),
     "h16-delayed": Contestant(
         "localsgd, H = 16, delayed averaging",
-        _ours(local_steps=16, delay=Delay(agreements=1)),
+        _ours(local_steps=16, delay=Delay(syncs=1)),
         ahead=13,
         ours=True,
     ),

@@ -1,7 +1,7 @@
 """A declared delay for each global synchronisation: what it costs, and when it costs nothing.
 
-4 workers as 2 blocks of 2 in one process, H = 2, Hb = 8, so that all agree every 16 steps. The
-paper (appendix, hierarchical local SGD) has delays of 1 s and of 50 s.
+4 workers as 2 blocks of 2 in one process, H = 2, Hb = 8, so that all synchronise every 16 steps.
+The paper (appendix, hierarchical local SGD) has delays of 1 s and of 50 s.
 
 - 1 s, really waited for: delay / (H Hb) a step, and nothing for delayed averaging. B is chosen so
   that 16 steps take longer than the delay.
@@ -23,11 +23,13 @@ from benchmarks.network.turns import turns_of
 from benchmarks.report import Finding, publish
 from benchmarks.timing import Spread, take_turns
 from benchmarks.workloads import random_cifar
-from localsgd.assemble import Assembly, assemble
-from localsgd.collective.delayed import WALL, Clock, SimulatedClock, delayed
-from localsgd.run import Run
-from localsgd.topology import Topology, place
-from localsgd.train import train
+from localsgd.averaging.placement import placement_of, with_latency
+from localsgd.averaging.topology import Topology
+from localsgd.loop import train
+from localsgd.train.config.complete import complete_run
+from localsgd.train.config.run import Run
+from localsgd.train.engine.assembly import Assembly, assemble
+from localsgd.wire.latency import WALL, Clock, SimulatedClock
 
 MODEL, BATCH, MOST_BATCH = "small-cnn", 32, 256
 TOPOLOGY, LOCAL_STEPS, BLOCK_STEPS = "2x2", 2, 8
@@ -50,20 +52,23 @@ def assembled(
     block_steps: int = BLOCK_STEPS,
     batch: int = BATCH,
 ) -> Assembly:
-    """The trainer, hierarchical, whose global agreements come so many seconds late."""
+    """The trainer, hierarchical, whose global syncs come so many seconds late."""
     task = random_cifar(1024)
-    run = Run(
-        task="cifar10",
-        model=MODEL,
-        batch=batch,
-        lr=0.01,
-        lr_scaling="none",
-        method="hierarchical",
-        topology=TOPOLOGY,
-        local_steps=(LOCAL_STEPS, block_steps),
-        delay=method_delay,
-    ).completed(task.card)
-    placement = delayed(place(Topology.parse(TOPOLOGY)), [0.0, seconds], clock)
+    run = complete_run(
+        Run(
+            task="cifar10",
+            model=MODEL,
+            batch=batch,
+            lr=0.01,
+            lr_scaling="none",
+            method="hierarchical",
+            topology=TOPOLOGY,
+            local_steps=(LOCAL_STEPS, block_steps),
+            delay=method_delay,
+        ),
+        task.card,
+    )
+    placement = with_latency(placement_of(Topology.parse(TOPOLOGY)), [0.0, seconds], clock)
     return assemble(run, task, placement, torch.device("cpu"))
 
 
@@ -157,7 +162,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     turns = turns_of(arguments, "delays", TURNS)
     torch.set_num_threads(1)
     found = measure(turns)
-    return 0 if publish("network-delays", "A delay for each global agreement", found) else 1
+    return 0 if publish("network-delays", "A delay for each global sync", found) else 1
 
 
 if __name__ == "__main__":

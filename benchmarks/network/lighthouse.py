@@ -1,6 +1,6 @@
 """torchft's local SGD and DiLoCo: replicas that find one another at a lighthouse, a small server.
 
-They are made for replicas that come and go. Before each agreement all ask the lighthouse who takes
+They are made for replicas that come and go. Before each sync all ask the lighthouse who takes
 part, and after it each asks its own manager whether it counts. Here nobody comes or goes: one
 replica a node, of one process, and the lighthouse in the process of rank 0. All servers are threads
 of these processes, and end with them.
@@ -52,17 +52,17 @@ class Replica:
         self._inner.zero_grad()
 
     def step(self) -> None:
-        """A local step; every H-th with an agreement.
+        """A local step; every H-th with a sync.
 
         Raises:
-            RuntimeError: an agreement failed. torchft drops it and goes on, so that nothing would
+            RuntimeError: a sync failed. torchft drops it and goes on, so that nothing would
                 be sent and nothing waited for.
         """
         self._inner.step()
         self._steps += 1
         due, held = self._steps // self._local_steps, self.manager.current_step()
         if held != due:
-            raise RuntimeError(f"torchft: {held} of {due} agreements; {self.manager.errored()}")
+            raise RuntimeError(f"torchft: {held} of {due} syncs; {self.manager.errored()}")
 
 
 def local_sgd(model: nn.Module, inner: Optimizer) -> tuple[nn.Module, Replica]:

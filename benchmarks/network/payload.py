@@ -11,7 +11,7 @@ WAYS = ("dense", "two-phase", "gather")
 
 
 def sent(way: str, payload: int, members: int) -> float:
-    """Bytes that each member sends for an agreement, headers left out.
+    """Bytes that each member sends for a sync, headers left out.
 
     Args:
         way: `dense` for an exact mean; `two-phase` or `gather` for a compressed one.

@@ -11,7 +11,7 @@ from benchmarks.network.race import Laps
 from benchmarks.network.rates import named
 from benchmarks.network.scenes import Results, Scene
 from benchmarks.timing import ratios
-from localsgd.show.paper import bytes_axis, canvas, look
+from localsgd.show.canvas import bytes_axis, canvas, look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -22,8 +22,8 @@ from benchmarks.network.laboratory import laboratory
 from benchmarks.network.race import Laps, Race
 from benchmarks.network.refusal import Refused
 from benchmarks.report import Finding, publish
-from localsgd.traffic.allreduce import Link
-from localsgd.traffic.plan import Plan, Stage
+from localsgd.cost.allreduce import Link
+from localsgd.cost.planner import Plan, Stage
 
 NODES, BATCH, TURNS = 4, 32, 5
 RATES = ("10mbit", "100mbit", "1gbit")

@@ -45,7 +45,7 @@ _entrants: dict[str, _Entrant] = {}
 def _enter(name: str, network: str, batch: int) -> None:
     from benchmarks.network.contestants import CONTESTANTS
     from benchmarks.workloads import inner, loop, random_cifar
-    from localsgd.tasks import models
+    from localsgd.train.data import models
 
     contestant = CONTESTANTS[name]
     task = random_cifar(seed=dist.get_rank())
@@ -124,7 +124,7 @@ class Race:
         laps.rack_bytes.append(max(through, default=0) / steps)
 
     def _until_quiet(self) -> float:
-        """Seconds for which something crosses the links still: agreements that have not arrived.
+        """Seconds for which something crosses the links still: syncs that have not arrived.
 
         They are the act's, so that nothing is gained by what disturbs the next contestant.
         """

@@ -1,4 +1,4 @@
-"""An agreement on 36.5 M scalars over links of 100 Mbit/s: signs against float32, one node a
+"""A sync on 36.5 M scalars over links of 100 Mbit/s: signs against float32, one node a
 process.
 
 The tensors of WRN-28-10 on 4 nodes: a dense mean, the scaled sign with error feedback in two
@@ -15,12 +15,12 @@ from collections.abc import Sequence
 import torch
 
 from benchmarks import crew as alone
-from benchmarks.network.agreement import agree, prepare
 from benchmarks.network.crew import Crew, crew
 from benchmarks.network.laboratory import Laboratory, laboratory
 from benchmarks.network.payload import WAYS, sent, share_of_ring
 from benchmarks.network.rates import named
 from benchmarks.network.refusal import Refused
+from benchmarks.network.sign_sync import average, prepare
 from benchmarks.network.turns import turns_of
 from benchmarks.report import Finding, publish
 from benchmarks.timing import Spread, ratios
@@ -42,7 +42,7 @@ def _laps(made: Laboratory, workers: Crew, turns: int) -> tuple[dict, dict, dict
     for _ in range(turns):
         for way in WAYS:
             before = made.counters()
-            answers = workers.call(agree, way)
+            answers = workers.call(average, way)
             after = made.counters()
             seconds[way].append(max(took for took, _ in answers))
             crossed[way].append(max(node.sent for node in (after - before).nodes))
@@ -54,7 +54,7 @@ def measure(turns: int = TURNS) -> list[Finding]:
     with laboratory(NODES) as made, crew(made, environment=alone.KEEPING) as workers:
         workers.call(prepare, NODES)
         for way in WAYS:
-            workers.call(agree, way)  # Members learn their places, memories are made.
+            workers.call(average, way)  # Members learn their places, memories are made.
         made.shape(RATE)
         seconds, crossed, payload = _laps(made, workers, turns)
     count = scalars(wide_resnet())

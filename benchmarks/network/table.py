@@ -1,4 +1,5 @@
-"""ResNet-20 on 4 nodes, by link rate and by way to agree: speed, bytes, waiting; ours and others'.
+"""ResNet-20 on 4 nodes, by link rate and by way to average: speed, bytes, waiting; ours and
+others'.
 
     python -m benchmarks.network.table                       # the full table, 6 to 10 minutes
     python -m benchmarks.network.table --model small-cnn --turns 2 --rates 100mbit    # a first look

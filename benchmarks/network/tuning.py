@@ -5,15 +5,17 @@ from __future__ import annotations
 import torch.distributed as dist
 
 from benchmarks.workloads import random_cifar, scalars, shapes_of
-from localsgd.tasks import models
-from localsgd.topology import Topology, place
-from localsgd.traffic.allreduce import Link
-from localsgd.traffic.link import fitted, measured
+from localsgd.averaging.placement import placement_of
+from localsgd.averaging.topology import Topology
+from localsgd.cost.allreduce import Link
+from localsgd.cost.link import fitted
+from localsgd.train.data import models
+from localsgd.wire.timing import measured
 
 
 def link() -> Link:
     """alpha and beta between all processes."""
-    collective = place(Topology((dist.get_world_size(),))).world
+    collective = placement_of(Topology((dist.get_world_size(),))).world
     return fitted(collective.members, *measured(collective))
 
 

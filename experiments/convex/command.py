@@ -28,7 +28,7 @@ class Options:
         out: folder for runs, figures and pages.
         thin: whether only every other power of two is run, of B, K and the maps' H.
         epsilon: the target is f* + epsilon.
-        communication: gradients that an agreement costs.
+        communication: gradients that a sync costs.
     """
 
     data: str = "w8a"
@@ -44,7 +44,7 @@ class Options:
             raise UserError(f"{self.seeds} seeds give no result; give 1 or more")
         if not 0 <= self.communication < math.inf:
             raise UserError(
-                f"an agreement can't cost {self.communication:g} gradients; give a number >= 0"
+                f"a sync can't cost {self.communication:g} gradients; give a number >= 0"
             )
 
     def bench(self) -> Bench:

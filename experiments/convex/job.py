@@ -15,8 +15,8 @@ from experiments.convex import designs
 from experiments.convex.setup import Setup, local
 from experiments.convex.store import Store
 from experiments.convex.study import COMMUNICATION, Bench, config, critical_path, find
+from experiments.logistic import Examples, Logistic, Rows, minimise
 from experiments.study import Record, Workplace
-from localsgd.tasks.logistic import Examples, Logistic, Rows, minimise
 
 EARLIER = Path(__file__).parents[1] / "results" / "convex"
 MADE = "made"
@@ -98,7 +98,7 @@ def _local_steps(setup: Setup) -> int:
 
 def _time(setup: Setup, found: Any, target: int) -> float:
     reached = found.best[target].reached
-    return critical_path(reached.steps, reached.agreements, setup.batch, [COMMUNICATION])
+    return critical_path(reached.steps, reached.syncs, setup.batch, [COMMUNICATION])
 
 
 def made() -> Bench:

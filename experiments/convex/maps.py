@@ -2,7 +2,7 @@
 
     python -m experiments.convex.maps [--data w8a] [--seeds 3] ...
 
-K = 16, H up to 256, B from 1 to 1024; an agreement costs 1, 25 (or `--communication`) or 1000
+K = 16, H up to 256, B from 1 to 1024; a sync costs 1, 25 (or `--communication`) or 1000
 gradients. The best step size of a configuration does not depend on that price, so that the maps
 come from the same runs.
 """
@@ -37,7 +37,7 @@ def run(options: Options) -> None:
     true = list(bench.targets).index("true")
     prices = sorted({CHEAP, options.communication, DEAR})
     tables = {price: times(found, true, [price]) for price in prices}
-    titles = {f"an agreement costs {factor:g}": table for factor, table in tables.items()}
+    titles = {f"a sync costs {factor:g}": table for factor, table in tables.items()}
     figures.map_figure(titles, options.path("map", "png"))
     parts = [
         f"# Where each (H, B) wins, K = 16, {bench.name}",
@@ -49,7 +49,7 @@ def run(options: Options) -> None:
     ]
     for factor, table in tables.items():
         shown = report.grid(relative(table))
-        parts += [f"## Time relative to the fastest, an agreement costs {factor:g}", shown]
+        parts += [f"## Time relative to the fastest, a sync costs {factor:g}", shown]
     parts += ["## What was run", report.effort(bench, found, store)]
     options.path("map", "md").write_text("\n\n".join(parts) + "\n")
 

@@ -26,9 +26,9 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array
 
+from experiments.logistic import Logistic
+from experiments.logistic.rows import Floats, Integers
 from localsgd.errors import UserError
-from localsgd.tasks.logistic import Logistic
-from localsgd.tasks.logistic.rows import Floats, Integers
 
 # Far above the rounding of a bound (1e-14), far below any difference that the study resolves.
 _MARGIN = 1e-10

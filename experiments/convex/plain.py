@@ -15,14 +15,15 @@ import torch
 from experiments.convex.samples import stream
 from experiments.convex.setup import Setup
 from experiments.convex.stepsizes import Gammas, StepSize
-from localsgd.collective import InProcess
-from localsgd.level import Level
-from localsgd.schedule import Progress, rounds
-from localsgd.tasks.logistic import Logistic
-from localsgd.tasks.logistic.rows import Floats
+from experiments.logistic import Logistic
+from experiments.logistic.rows import Floats
+from localsgd.averaging.level import Level
+from localsgd.schedule.progress import Progress
+from localsgd.schedule.rounds import rounds
+from localsgd.wire import InProcess
 
 
-def agreed_models(problem: Logistic, setup: Setup, size: StepSize) -> Iterator[Floats]:
+def averaged_models(problem: Logistic, setup: Setup, size: StepSize) -> Iterator[Floats]:
     """The model [d] after each round of the outermost level, without end."""
     gammas = Gammas([size], problem.examples)
     streams = [stream(setup.seed, worker) for worker in range(setup.workers)]
@@ -41,7 +42,7 @@ def agreed_models(problem: Logistic, setup: Setup, size: StepSize) -> Iterator[F
                 row -= gamma * problem.batch_gradient(row, batch)
             step += 1
         for level in levels[:depth]:
-            level.agree()
+            level.average()
         for level in reversed(levels[:depth]):
             level.share()
         if depth == setup.levels:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.sparse import csr_array
 
-from localsgd.tasks.logistic.rows import Floats
+from experiments.logistic.rows import Floats
 
 try:
     from scipy.sparse._sparsetools import csc_matvecs, csr_matvecs

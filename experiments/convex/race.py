@@ -6,8 +6,8 @@ heuristic: a run that has not reached the target in r rounds needs more than r. 
 in the same round are told apart by f there (lower is better), and equal runs by the smaller c:
 min(32, c n / (t + 1)) is 32 throughout for every large c.
 
-A target is reached at the first round whose agreed model, or the average of the agreed models so
-far with weights proportional to the round, has f at most the target. Every round counts
+A target is reached at the first round whose averaged model, or the average of the averaged models
+so far with weights proportional to the round, has f at most the target. Every round counts
 (`objective.py` says how that is afforded).
 """
 
@@ -37,14 +37,14 @@ class Reached:
         value: f then, of the better of the last model and the average.
         by_average: whether that was the average.
         steps: local steps of each worker.
-        agreements: by level, innermost first.
+        syncs: by level, innermost first.
     """
 
     clock: float
     value: float
     by_average: bool
     steps: int
-    agreements: tuple[int, ...]
+    syncs: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -164,6 +164,6 @@ def _reached(
             value=float(min(last[column], average[column])),
             by_average=bool(average[column] < last[column]),
             steps=simulation.steps,
-            agreements=tuple(simulation.agreements),
+            syncs=tuple(simulation.syncs),
         )
     return reached

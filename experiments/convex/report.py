@@ -63,7 +63,7 @@ def rounds(found: Mapping[Setup, Found], target: int, cells: Sequence[Cell]) -> 
             if cell_of(setup) == where:
                 best = one.best[target]
                 iterate = "average" if best.reached.by_average else "last"
-                count = str(best.reached.agreements[-1])
+                count = str(best.reached.syncs[-1])
                 name = f"K = {where.workers}, B = {where.batch}, {where.method}"
                 rows.append([name, str(setup.seed), count, size_of(best), iterate, str(one.runs)])
     return markdown(["configuration", "seed", "rounds", "step size", "iterate", "runs"], rows)
@@ -92,7 +92,7 @@ def effort(
 
 
 def preamble(bench: Bench, found: Mapping[Setup, Found], price: str) -> str:
-    """What the numbers mean, where an agreement costs `price` gradients."""
+    """What the numbers mean, where a sync costs `price` gradients."""
     seeds = len({setup.seed for setup in found})
     spread_over = (
         f"{seeds} seeds, ± is the standard deviation over them." if seeds > 1 else "One seed."
@@ -101,5 +101,5 @@ def preamble(bench: Bench, found: Mapping[Setup, Found], price: str) -> str:
     return (
         f"Data set {bench.name}, f* = {bench.minimum.value:.15f} (gradient norm "
         f"{bench.minimum.gradient_norm:.0e}). Targets: {targets}. {spread_over} Time is in "
-        f"gradients along the critical path: B for a local step, {price} for each agreement."
+        f"gradients along the critical path: B for a local step, {price} for each sync."
     )

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from experiments.convex.products import Batch
-from localsgd.tasks.logistic.rows import Integers
+from experiments.logistic.rows import Integers
 
 # Numbers drawn ahead, and rows gathered ahead: enough to hide the price of a call, few enough to
 # stay in cache.

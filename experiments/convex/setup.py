@@ -1,4 +1,4 @@
-"""What is simulated: how many workers, which batch, and when they agree.
+"""What is simulated: how many workers, which batch, and when they synchronise.
 
 K: workers · B: rows of a worker's batch
 """
@@ -9,7 +9,8 @@ import math
 from dataclasses import dataclass, field
 
 from localsgd.errors import UserError
-from localsgd.schedule import Every, PostLocal, Progress, Schedule, every, post_local
+from localsgd.schedule.fixed import Every, PostLocal, every, post_local
+from localsgd.schedule.progress import Progress, Schedule
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class Setup:
 
     Args:
         batch: B.
-        groups: members of a group of each level, innermost first: `(16,)` is 16 workers that agree
+        groups: members of a group of each level, innermost first: `(16,)` is 16 workers that
+            synchronise
             together, `(4, 4)` four blocks of four. Their product is K.
         schedules: one for each level, innermost first.
         seed: of the workers' draws.

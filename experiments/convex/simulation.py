@@ -6,9 +6,9 @@ diagonal are the workers' batches:
 
     S = sigma(C W),        W <- (1 - gamma lambda) W - gamma / B C^T S
 
-Workers that have just agreed hold one model; a round of one step then is one step on their joined
-batch, the mini-batch SGD that it is. `localsgd.schedule.rounds` says when the levels agree, as in
-the core loop. `plain.py` is the same without any of this.
+Workers that have just averaged hold one model; a round of one step then is one step on their joined
+batch, the mini-batch SGD that it is. `localsgd.schedule.rounds.rounds` says when the levels
+average, as in the core loop. `plain.py` is the same without any of this.
 
 K: workers · d: features · R: columns · B: rows of a worker's batch · N: rows of the batches of all
 """
@@ -26,10 +26,11 @@ from experiments.convex.products import Batch, add_transposed, multiply
 from experiments.convex.samples import Batches
 from experiments.convex.setup import Setup
 from experiments.convex.stepsizes import Gammas, StepSize
+from experiments.logistic import Logistic
+from experiments.logistic.rows import Floats, Integers
 from localsgd.errors import UserError
-from localsgd.schedule import Progress, rounds
-from localsgd.tasks.logistic import Logistic
-from localsgd.tasks.logistic.rows import Floats, Integers
+from localsgd.schedule.progress import Progress
+from localsgd.schedule.rounds import rounds
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,12 +54,12 @@ class Simulation:
     """Runs from w = 0 under each of `sizes`.
 
     Attributes:
-        models: [d, R], what the outermost level agreed on last.
+        models: [d, R], what the outermost level averaged to last.
         averages: [d, R], the mean of these over the rounds r = 1, 2, ... with weights proportional
             to r.
         rounds: rounds of the outermost level done.
         steps: local steps done by each worker.
-        agreements: agreements by level, innermost first; one that an outer level takes over is
+        syncs: syncs by level, innermost first; one that an outer level takes over is
             counted there alone.
     """
 
@@ -73,7 +74,7 @@ class Simulation:
         self.averages = np.zeros((features, len(sizes)))
         self.rounds = 0
         self.steps = 0
-        self.agreements = [0] * setup.levels
+        self.syncs = [0] * setup.levels
         self._setup = setup
         self._data = data
         self._batches = Batches(data.rows, setup.workers, setup.batch, setup.seed)
@@ -81,10 +82,10 @@ class Simulation:
         self._rounds = rounds(setup.schedules, self._progress)
 
     def next_round(self) -> None:
-        """Goes on until the outermost level has agreed, and adds its model to the average."""
+        """Goes on until the outermost level has averaged, and adds its model to the average."""
         apart: Floats | None = None
         for local_steps, depth, _ in self._rounds:
-            self.agreements[depth - 1] += 1
+            self.syncs[depth - 1] += 1
             outermost = depth == self._setup.levels
             if apart is None and local_steps == 1 and outermost:
                 self._step(self.models, self._batches.joined(), self._setup.workers)

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from localsgd.tasks.logistic.rows import Floats
+from experiments.logistic.rows import Floats
 
 Family: TypeAlias = Literal["constant", "decaying"]
 FAMILIES: tuple[Family, ...] = ("constant", "decaying")

@@ -80,7 +80,7 @@ def _key(config: Config) -> str:
 
 def _packed(run: Run) -> list[Any]:
     reached = [
-        None if r is None else [r.clock, r.value, r.by_average, r.steps, list(r.agreements)]
+        None if r is None else [r.clock, r.value, r.by_average, r.steps, list(r.syncs)]
         for r in run.reached
     ]
     return [run.size.family, run.size.exponent, reached, list(run.until)]

@@ -16,7 +16,7 @@ from experiments.convex.setup import Setup
 from experiments.convex.simulation import Data, Simulation
 from experiments.convex.stepsizes import Family, StepSize
 from experiments.convex.store import Store
-from localsgd.tasks.logistic import Logistic, Minimum, known_minimum
+from experiments.logistic import Logistic, Minimum, known_minimum
 
 EPSILON = 0.005
 PAPER_MINIMUM = {"w8a": 0.126433176216545}
@@ -89,18 +89,16 @@ def config(
     }
 
 
-def critical_path(
-    steps: int, agreements: Sequence[int], batch: int, factors: Sequence[float]
-) -> float:
-    """Time in gradients: those of one worker, one after the other, and what the agreements cost.
+def critical_path(steps: int, syncs: Sequence[int], batch: int, factors: Sequence[float]) -> float:
+    """Time in gradients: those of one worker, one after the other, and what the syncs cost.
 
     Args:
         steps: local steps.
-        agreements: by level, innermost first.
+        syncs: by level, innermost first.
         batch: B.
-        factors: gradients that an agreement of each level costs.
+        factors: gradients that a sync of each level costs.
     """
-    return steps * batch + sum(f * a for f, a in zip(factors, agreements, strict=True))
+    return steps * batch + sum(f * a for f, a in zip(factors, syncs, strict=True))
 
 
 def find(
@@ -112,7 +110,7 @@ def find(
         bench: the data.
         setup: the configuration.
         store: where runs are kept.
-        factors: gradients that an agreement of each level costs, of which a setup takes the last;
+        factors: gradients that a sync of each level costs, of which a setup takes the last;
             they decide between step sizes only where their rounds differ (the quadratic rule).
     """
     key = config(bench, setup, factors)
@@ -137,7 +135,7 @@ def _window(setup: Setup) -> Mapping[Family, range]:
 
 def _cost(simulation: Simulation, setup: Setup, factors: Sequence[float]) -> float:
     own = factors[-setup.levels :]
-    return critical_path(simulation.steps, simulation.agreements, setup.batch, own)
+    return critical_path(simulation.steps, simulation.syncs, setup.batch, own)
 
 
 def find_all(

@@ -17,7 +17,7 @@ from experiments.convex.search import Best, Found
 from experiments.convex.setup import Setup
 from experiments.convex.stepsizes import Family
 from experiments.convex.study import COMMUNICATION, critical_path
-from localsgd.tasks.logistic.rows import Floats
+from experiments.logistic.rows import Floats
 
 
 @dataclass(frozen=True, order=True)
@@ -75,7 +75,7 @@ def times(
     Args:
         found: what was searched.
         target: which target, by number.
-        factors: gradients that an agreement costs: of one level, or of each level, innermost first;
+        factors: gradients that a sync costs: of one level, or of each level, innermost first;
             a setup with one level takes the last.
         family: the best of this one alone; cells where it was given up in some seed are left out.
     """
@@ -95,7 +95,7 @@ def times(
 
 def _time(setup: Setup, reached: Reached, factors: Sequence[float]) -> float:
     own = factors[-setup.levels :]
-    return critical_path(reached.steps, reached.agreements, setup.batch, own)
+    return critical_path(reached.steps, reached.syncs, setup.batch, own)
 
 
 def relative(table: Table) -> dict[Cell, Floats]:

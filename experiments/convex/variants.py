@@ -2,7 +2,7 @@
 
     python -m experiments.convex.variants [--data w8a] [--seeds 3] ...
 
-An agreement of all costs 25 gradients, one inside a block of four costs 1. One that the outer level
+A sync of all costs 25 gradients, one inside a block of four costs 1. One that the outer level
 takes over is charged there alone. Local and mini-batch SGD are searched as in the first figure.
 """
 
@@ -19,7 +19,7 @@ from experiments.convex.search import Found
 from experiments.convex.setup import Qsr, Setup, local
 from experiments.convex.study import find_all
 from experiments.convex.tables import cell_of, markdown, relative, spread, times
-from localsgd.schedule import Every, PostLocal
+from localsgd.schedule.fixed import Every, PostLocal
 
 INNER = 1.0
 FLAT = "local SGD"
@@ -34,13 +34,13 @@ def run(options: Options) -> None:
     found = find_all(bench, _setups(options.seeds or designs.SEEDS, options.thin), store, factors)
     panels = _lines(found, list(bench.targets).index("true"), factors)
     flat = panels[FLAT]
-    title = f"{bench.name}, K = 16, an agreement of all costs {factors[1]:g}, of a block {INNER:g}"
+    title = f"{bench.name}, K = 16, a sync of all costs {factors[1]:g}, of a block {INNER:g}"
     others = {name: lines for name, lines in panels.items() if name != FLAT}
     figures.methods_figure(others, flat, title, options.path("variants", "png"))
     parts = [
         f"# Other schedules, K = 16, {bench.name}",
         report.preamble(bench, found, f"{options.communication:g}"),
-        f"An agreement inside a block of four costs {INNER:g}.",
+        f"A sync inside a block of four costs {INNER:g}.",
         "## Time relative to the fastest",
         _table(panels),
         "## What was run",

@@ -18,9 +18,9 @@ from experiments.engine import share
 from experiments.family import report
 from experiments.family.design import ARMS, SEEDS, TABLE_OF_MOMENTA, settings
 from experiments.family.runner import Kept, carry_out
-from localsgd import tasks
-from localsgd.assemble import pick_device
 from localsgd.errors import UserError
+from localsgd.train.data import tasks
+from localsgd.train.engine.assembly import pick_device
 
 RESULTS = Path(__file__).parent.parent / "results" / "family"
 

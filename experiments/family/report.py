@@ -23,14 +23,14 @@ class Line:
     Args:
         accuracies: in per cent, by seed.
         against: accuracy less the reference's of the same seed, by seed.
-        agreements: of the outermost level.
+        syncs: of the outermost level.
         bytes: that a worker hands over in the whole run, at all levels.
     """
 
     arm: str
     accuracies: tuple[float, ...]
     against: tuple[float, ...]
-    agreements: float
+    syncs: float
     bytes: float
 
     @property
@@ -63,7 +63,7 @@ def lines(rows: Sequence[dict[str, Any]], arms: Iterable[str]) -> list[Line]:
                     for seed, row in runs.items()
                     if seed in reference
                 ),
-                mean(row["agreements"][-1] for row in runs.values()),
+                mean(row["syncs"][-1] for row in runs.values()),
                 mean(sum(row["bytes"]) for row in runs.values()),
             )
         )
@@ -80,14 +80,14 @@ def write(kept: Kept, folder: Path) -> None:
 
 def markdown(found: Sequence[Line]) -> str:
     rows = [
-        "| method | test accuracy (%) | less mini-batch SGD, paired | agreements | a worker sent |",
+        "| method | test accuracy (%) | less mini-batch SGD, paired | syncs | a worker sent |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     for line in found:
         against = f"{mean(line.against):+.2f} ± {line.half_width:.2f}" if line.against else ""
         rows.append(
             f"| {line.arm} | {mean(line.accuracies):.2f} ± {line.deviation:.2f} "
-            f"| {against if line.arm != REFERENCE else ''} | {line.agreements:.0f} "
+            f"| {against if line.arm != REFERENCE else ''} | {line.syncs:.0f} "
             f"| {line.bytes / 1e6:.2f} MB |"
         )
     counts = sorted({len(line.accuracies) for line in found})

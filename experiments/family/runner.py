@@ -9,9 +9,10 @@ from typing import Any
 
 from experiments.quiet import Quiet
 from experiments.store import origin
-from localsgd.execute import prepare
-from localsgd.run import Run
-from localsgd.tasks.task import Task
+from localsgd.train.config.complete import complete_run
+from localsgd.train.config.run import Run
+from localsgd.train.data.task import Task
+from localsgd.train.engine.execution import prepare
 
 
 class Kept:
@@ -44,7 +45,7 @@ def carry_out(arm: str, settings: Mapping[str, Any], task: Task, path: Path) -> 
     run = Run(**settings)
     if run.train_samples is not None:
         task = task.subset(run.train_samples)
-    execution = prepare(run.completed(task.card), task, path, Quiet())
+    execution = prepare(complete_run(run, task.card), task, path, Quiet())
     summary = execution.train()
     assembly = execution.assembly
     return {
@@ -54,7 +55,7 @@ def carry_out(arm: str, settings: Mapping[str, Any], task: Task, path: Path) -> 
         "train_loss": summary["train_loss"],
         "steps": summary["steps"],
         "local_steps_taken": sum(assembly.workers.taken),
-        "agreements": summary["agreements"],
+        "syncs": summary["syncs"],
         "bytes": [entry["bytes"] for entry in summary["ledger"]],
         "seconds": round(summary["seconds"], 2),
         "made": origin(),

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from localsgd.assemble import Assembly, assemble
-from localsgd.evaluate import agreed_model
-from localsgd.plan import Plan
-from localsgd.run import Run
-from localsgd.tasks.task import Task
-from localsgd.topology import place
-from localsgd.train import train
-from localsgd.watching import Records, Watcher
+from localsgd.averaging.placement import placement_of
+from localsgd.loop import train
+from localsgd.train.config.plan import Plan
+from localsgd.train.config.run import Run
+from localsgd.train.data.task import Task
+from localsgd.train.engine.assembly import Assembly, assemble
+from localsgd.train.engine.evaluation import averaged_model
+from localsgd.train.engine.watching import Records, Watcher
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class Fork:
 
 def assembled(run: Run, task: Task) -> Assembly:
     """All workers of a completed run, in this process."""
-    placement = place(Plan(run, task.train_size).topology)
+    placement = placement_of(Plan(run, task.train_size).topology)
     return assemble(run, task, placement, torch.device("cpu"))
 
 
 def advance(
     assembly: Assembly, step: int, after_step: Callable[[], None] = lambda: None
 ) -> Assembly:
-    """Trains up to a step, which ends with an agreement."""
+    """Trains up to a step, which ends with a sync."""
     train(
         assembly.workers,
         assembly.levels,
@@ -75,10 +75,10 @@ def resumed(run: Run, task: Task, fork: Fork) -> Assembly:
 
 
 def trained(assembly: Assembly, watchers: Sequence[Watcher] = ()) -> tuple[nn.Module, Records]:
-    """Trains to the end; the agreed model, and what was watched."""
+    """Trains to the end; the averaged model, and what was watched."""
     records: Records = []
     assembly.advance(watched_by(watchers, assembly, records))
-    return agreed_model(assembly), records
+    return averaged_model(assembly), records
 
 
 def watched_by(

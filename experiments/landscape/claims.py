@@ -250,7 +250,7 @@ def _accuracy() -> Iterator[Claim]:
 
 
 def _noise() -> Iterator[Claim]:
-    base = chance(MINI_BATCH, "agreed")
+    base = chance(MINI_BATCH, "averaged")
     yield Claim(
         f"spread of a round of {MANY} steps: a worker's model above mini-batch's (K times)",
         "section 5",
@@ -261,7 +261,7 @@ def _noise() -> Iterator[Claim]:
     yield Claim(
         f"spread of a round of {MANY} steps: the averaged model above mini-batch's",
         "section 5, as it is read there",
-        minus(chance(POST_LOCAL, "agreed"), base),
+        minus(chance(POST_LOCAL, "averaged"), base),
         1,
         family="noise",
     )

@@ -8,7 +8,7 @@ resumes one epoch earlier; with the same order that gives the same bits.) Two mo
 scratch: post-local SGD with H = 16 from another seed's weights and order, and mini-batch SGD with
 the small batch of 2 B, its rate scaled alike.
 
-All models are agreed ones, with batch-norm statistics estimated again on training data. Every
+All models are averaged ones, with batch-norm statistics estimated again on training data. Every
 number is that of the end of training; nothing is selected by a test score. The settings were chosen
 by the cost of a run and by how well mini-batch SGD fits the training data, before any other arm was
 compared.
@@ -31,8 +31,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from localsgd.run import Run
-from localsgd.tasks.task import Card
+from localsgd.train.config.complete import complete_run
+from localsgd.train.config.run import Run
+from localsgd.train.data.task import Card
 
 LOCAL_STEPS = (1, 2, 4, 16)
 MANY = 16
@@ -103,7 +104,7 @@ class Setting:
         )
 
     def completed(self, arm: str, seed: int, card: Card) -> Run:
-        return self.run(arm, seed).completed(card)
+        return complete_run(self.run(arm, seed), card)
 
 
 SETTINGS = {

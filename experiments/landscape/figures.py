@@ -11,9 +11,9 @@ import numpy as np
 from experiments.landscape.claims import Records, by_seed, chosen, rises
 from experiments.landscape.design import LOCAL_STEPS
 from experiments.landscape.measures import MINI_BATCH, POST_LOCAL, SCRATCH, SHAPES, SMALL
+from localsgd.basics.units import plural
 from localsgd.landscape.figures import maps
 from localsgd.landscape.figures.style import COLOURS, legend, panels, save
-from localsgd.units import plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

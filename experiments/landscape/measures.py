@@ -16,9 +16,9 @@ from experiments.landscape.design import (
 )
 from localsgd.landscape import Objective, Plan, evaluate, interpolate, plane
 from localsgd.landscape.report import spread
-from localsgd.samples import batches_of
-from localsgd.tasks.task import Task
-from localsgd.watching import Records
+from localsgd.train.data.sampling.subset import batches_of
+from localsgd.train.data.task import Task
+from localsgd.train.engine.watching import Records
 
 POST_LOCAL, SCRATCH, MINI_BATCH, SMALL = f"H={MANY}", f"scratch H={MANY}", "H=1", "small batch"
 SHAPES = (MINI_BATCH, POST_LOCAL, SCRATCH, SMALL)

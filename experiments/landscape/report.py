@@ -164,7 +164,7 @@ def _besides(seeds: list[Records]) -> str:
                 + _spread([pair["barrier"][data] for pair in pairs])
             )
     spreads = [one(s, "round spread") for s in seeds]
-    for arm, whose in ((MINI_BATCH, "agreed"), (POST_LOCAL, "agreed"), (POST_LOCAL, "worker")):
+    for arm, whose in ((MINI_BATCH, "averaged"), (POST_LOCAL, "averaged"), (POST_LOCAL, "worker")):
         values = [spread[arm][whose] for spread in spreads]
         lines.append(f"- Spread of a round, {arm}, {whose} model: {_spread(values)}")
     return "\n".join(lines)

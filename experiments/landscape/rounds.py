@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from experiments.landscape.arms import Fork, advance, resumed
-from localsgd.run import Run
-from localsgd.tasks.task import Task
+from localsgd.train.config.run import Run
+from localsgd.train.data.task import Task
 
 
 def spread(rows: Tensor) -> float:
@@ -27,12 +27,12 @@ def spread(rows: Tensor) -> float:
 
 
 def spreads(runs: dict[str, Run], task: Task, fork: Fork, steps: int, repeats: int) -> Any:
-    """A record: for each arm the spread of the agreed model and of worker 0's just before."""
+    """A record: for each arm the spread of the averaged model and of worker 0's just before."""
     found: dict[str, Any] = {"kind": "round spread", "local_steps": steps, "repeats": repeats}
     for arm, run in runs.items():
         pairs = [_round(_other_order(run, again), task, fork, steps) for again in range(repeats)]
-        workers, agreed = (torch.stack(rows) for rows in zip(*pairs, strict=True))
-        found[arm] = {"worker": spread(workers), "agreed": spread(agreed)}
+        workers, averaged = (torch.stack(rows) for rows in zip(*pairs, strict=True))
+        found[arm] = {"worker": spread(workers), "averaged": spread(averaged)}
     return found
 
 
@@ -41,7 +41,7 @@ def _other_order(run: Run, again: int) -> Run:
 
 
 def _round(run: Run, task: Task, fork: Fork, steps: int) -> tuple[Tensor, Tensor]:
-    """Worker 0's row after its last local step, and the row on which all agree then."""
+    """Worker 0's row after its last local step, and the row on which all synchronise then."""
     assembly = resumed(run, task, fork)
     last: list[Tensor] = []
 

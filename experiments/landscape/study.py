@@ -13,10 +13,10 @@ from torch import nn
 from experiments.landscape import arms, measures, rounds
 from experiments.landscape.design import ARMS, LOCAL_STEPS, MANY, REPEATS, Setting
 from experiments.store import origin
-from localsgd import tasks
-from localsgd.record import write_whole
-from localsgd.tasks.task import Task
-from localsgd.watching import DriftWatcher, Records, Watcher, lambda_max, noise
+from localsgd.train.data import tasks
+from localsgd.train.data.task import Task
+from localsgd.train.engine.run_folder import write_whole
+from localsgd.train.engine.watching import DriftWatcher, Records, Watcher, lambda_max, noise
 
 Say = Callable[[str], None]
 FORKED = tuple(f"H={h}" for h in LOCAL_STEPS)

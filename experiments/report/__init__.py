@@ -19,7 +19,7 @@ from experiments.scales import scale_of
 from experiments.store import RESULTS, Store
 from experiments.study import ScaleName
 from localsgd.errors import UserError
-from localsgd.record import check_file, write_whole
+from localsgd.train.engine.run_folder import check_file, write_whole
 
 
 def write(

@@ -11,7 +11,7 @@ from experiments.report.page import KINDS, MEANING, facts
 from experiments.report.pieces import text_of
 from experiments.report.tally import Tally
 from experiments.study import Kind, Page, Table
-from localsgd.record import write_whole
+from localsgd.train.engine.run_folder import write_whole
 
 ESCAPED = str.maketrans({"|": r"\|", "<": "&lt;", "*": r"\*", "_": r"\_", "\n": " "})
 

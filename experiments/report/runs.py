@@ -10,7 +10,7 @@ from experiments.report.content import PENDING, Configuration
 from experiments.report.markup import Html, element
 from experiments.report.pieces import grid
 from experiments.report.sparkline import sparkline
-from localsgd.units import plural
+from localsgd.basics.units import plural
 
 HIDDEN = frozenset({"weights"})
 """Scalars of a record that say nothing to people."""

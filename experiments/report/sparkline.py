@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from experiments.report.markup import Html, element, joined
 from experiments.study import Record
-from localsgd.units import plural
+from localsgd.basics.units import plural
 
 WIDTH, HEIGHT, EDGE = 120, 28, 2
 EPOCH, METRIC = 0, 1

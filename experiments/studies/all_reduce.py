@@ -18,8 +18,8 @@ from experiments.study import (
     Study,
     Table,
 )
+from localsgd.cost.allreduce import ALGORITHMS, Link
 from localsgd.landscape.figures.style import COLOURS, legend, panels
-from localsgd.traffic.allreduce import ALGORITHMS, Link
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

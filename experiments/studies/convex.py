@@ -208,7 +208,7 @@ def _speedup_claims(found: Times) -> list[Claim]:
 
 
 NOTES = (
-    "Time is in gradients along the critical path: B for a local step, 25 for an agreement, as in "
+    "Time is in gradients along the critical path: B for a local step, 25 for a sync, as in "
     "the paper. Step sizes are searched for every point as in the paper: constant and decaying, "
     "powers of two, until two neighbours on either side are worse.",
     "Workers draw with replacement from all data; of the last model and the average weighted by t "

@@ -1,4 +1,4 @@
-"""Hierarchical local SGD where every agreement of all is late by so many seconds."""
+"""Hierarchical local SGD where every sync of all is late by so many seconds."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from experiments.arms import Arm, arm, claim, found, jobs_of, rounds, seeds_done, spread
 from experiments.claims import OPEN
+from experiments.cost_model.published import LOCAL_STEPS_OF_RUN
 from experiments.pictures import learning_curves
 from experiments.studies.many_local_steps import fitted
 from experiments.study import (
@@ -22,8 +23,7 @@ from experiments.study import (
     Study,
     Table,
 )
-from localsgd.traffic.published import LOCAL_STEPS_OF_RUN
-from localsgd.units import duration
+from localsgd.basics.units import duration
 
 LABEL = "fig:cifar10_hlocalsgd_communication_efficiency"
 TOPOLOGY = "2x2"
@@ -58,19 +58,19 @@ def of_step() -> float:
     return 60 * fitted().compute / LOCAL_STEPS_OF_RUN
 
 
-def of_agreement() -> float:
-    """Seconds of an agreement of all, not delayed: that of 16 workers by log2 K / log2 16."""
-    return 60 * fitted().agreeing / LOCAL_STEPS_OF_RUN * np.log2(4) / np.log2(16)
+def of_sync() -> float:
+    """Seconds of a sync of all, not delayed: that of 16 workers by log2 K / log2 16."""
+    return 60 * fitted().syncing / LOCAL_STEPS_OF_RUN * np.log2(4) / np.log2(16)
 
 
 def seconds(record: Record, delay: float) -> float:
-    """Of the whole run; agreements within a node cost nothing."""
-    late = record["agreements"][-1] * (of_agreement() + delay)
+    """Of the whole run; syncs within a node cost nothing."""
+    late = record["syncs"][-1] * (of_sync() + delay)
     return record["steps"] * of_step() + late
 
 
 def waiting(record: Record, delay: float) -> float:
-    """The share of it that is spent on agreements of all."""
+    """The share of it that is spent on syncs of all."""
     return 1 - record["steps"] * of_step() / seconds(record, delay)
 
 
@@ -107,7 +107,7 @@ def _row(records: Records, block_steps: int, one: Arm) -> list[Cell]:
 def _picture(records: Records, by: dict[int, Arm], delay: int) -> Picture:
     return learning_curves(
         f"late-{delay}",
-        f"Training loss and test accuracy by modelled time, agreements of all {delay} s late",
+        f"Training loss and test accuracy by modelled time, syncs of all {delay} s late",
         records,
         [*by.values()],
         against=_times(records, delay),
@@ -147,7 +147,7 @@ def _hidden(records: Records, one: Arm) -> Claim:
     share, compute = waiting(done, DELAYS[-1]), 16 * LOCAL_STEPS * of_step()
     state: State = "consistent" if share < HALF else "not consistent"
     evidence = (
-        f"modelled: between two agreements of all there are {compute:.1f} s of compute; "
+        f"modelled: between two syncs of all there are {compute:.1f} s of compute; "
         f"{100 * share:.0f} % of the time is spent waiting, {100 * HALF:g} % would be a bottleneck"
     )
     return Claim(sentence, PLACE, state, evidence, one.jobs, kind="modelled", family="time")
@@ -156,8 +156,8 @@ def _hidden(records: Records, one: Arm) -> Claim:
 def _clock() -> str:
     return (
         f"Time is simulated, not measured: {1e3 * of_step():.0f} ms a local step and "
-        f"{1e3 * of_agreement():.0f} ms an agreement of all, from the paper's own minutes by H, "
-        "and the delay on top; agreements within a node cost nothing. Steps and agreements are "
+        f"{1e3 * of_sync():.0f} ms a sync of all, from the paper's own minutes by H, "
+        "and the delay on top; syncs within a node cost nothing. Steps and syncs are "
         "counted."
     )
 

@@ -1,4 +1,4 @@
-"""The paper's two drawings: a topology, and when what agrees."""
+"""The paper's two drawings: a topology, and when what synchronises."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from experiments.registry import entry
 from experiments.study import Cell, Claim, Page, Picture, Records, Study, Table
+from localsgd.averaging.topology import Topology
+from localsgd.cost.allreduce import Link, ring
+from localsgd.cost.counts import syncs
 from localsgd.landscape.figures.style import COLOURS, legend, panels
-from localsgd.schedule import every, picture
-from localsgd.topology import Topology
-from localsgd.traffic.allreduce import Link, ring
-from localsgd.traffic.counts import agreements
+from localsgd.schedule.fixed import every
+from localsgd.schedule.rounds import picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,12 +35,12 @@ def datacenter(records: Records) -> Page:
     for name, members, link in zip(LEVELS, topology.sizes, LINKS, strict=True):
         milliseconds = 1e3 * ring(members, MODEL).seconds(link)
         rows.append([name, members, f"{8e-9 / link.beta:g}", round(milliseconds, 3)])
-    headings = ("level", "members of a group", "Gbit/s", "ms an agreement (modelled)")
+    headings = ("level", "members of a group", "Gbit/s", "ms a sync (modelled)")
     drawing = Picture(
         "topology", f"The topology {RACKS}: 2 racks of 2 servers of 2 GPUs", _draw_topology
     )
     return Page(
-        tables=[Table("What an agreement on ResNet-20 crosses", headings, rows)],
+        tables=[Table("What a sync on ResNet-20 crosses", headings, rows)],
         pictures=[drawing],
         notes=[
             "A drawing that follows from a topology. Rates are usual ones that we chose, not the "
@@ -87,21 +88,22 @@ def rounds(records: Records) -> Page:
     """fig:h_local_sgd_illustration."""
     drawn = picture([every(LOCAL), every(BLOCK)], STEPS)
     wanted = ("." * LOCAL + "1") * (BLOCK - 1) + "." * LOCAL + "2"
-    counted = agreements(STEPS, 1, 1, LOCAL, BLOCK)
+    counted = syncs(STEPS, 1, 1, LOCAL, BLOCK)
     rows: list[list[Cell]] = [
         ["local steps", STEPS],
-        ["agreements within blocks alone", drawn.count("1")],
-        ["agreements of all", drawn.count("2")],
+        ["syncs within blocks alone", drawn.count("1")],
+        ["syncs of all", drawn.count("2")],
     ]
-    counts = [(row["local_steps"], row["agreements_within"]) for row in _published()]
-    ours = [(h, agreements(16, 1, 1, h, 16 // h).inside) for h, _ in counts]
+    counts = [(row["local_steps"], row["syncs_within"]) for row in _published()]
+    ours = [(h, syncs(16, 1, 1, h, 16 // h).inside) for h, _ in counts]
     return Page(
         tables=[Table(f"Of {STEPS} local steps, H = {LOCAL}, H^b = {BLOCK}", ("", "count"), rows)],
         pictures=[Picture("rounds", TITLE, _draw_rounds)],
         claims=[
             Claim(
-                f"With H = {LOCAL} and H^b = {BLOCK} blocks agree after every {LOCAL} local steps, "
-                f"and every {BLOCK}nd time all agree instead.",
+                f"With H = {LOCAL} and H^b = {BLOCK} blocks average after every {LOCAL} local "
+                f"steps, "
+                f"and every {BLOCK}nd time all synchronise instead.",
                 "appendix D.1",
                 "consistent" if drawn == wanted * 2 else "not consistent",
                 f"the schedule drawn: {drawn}",
@@ -109,7 +111,7 @@ def rounds(records: Records) -> Page:
                 family="counts",
             ),
             Claim(
-                "For one agreement of all, blocks agree 15, 7, 3, 1 and 0 times where H H^b = 16.",
+                "For one sync of all, blocks average 15, 7, 3, 1 and 0 times where H H^b = 16.",
                 "appendix D.3, table",
                 "consistent" if sorted(ours) == sorted(counts) else "not consistent",
                 f"counted: {', '.join(str(n) for _, n in sorted(set(ours)))}; by equation "
@@ -151,8 +153,11 @@ def _draw_rounds() -> Figure:
     return figure
 
 
-MEANINGS = ("local step", "blocks agree", "all agree")
-TITLE = f"Two blocks of two workers, H = {LOCAL}, H^b = {BLOCK}: when they step and when they agree"
+MEANINGS = ("local step", "blocks average", "all synchronise")
+TITLE = (
+    f"Two blocks of two workers, H = {LOCAL}, H^b = {BLOCK}: when they step and when they "
+    f"synchronise"
+)
 STUDIES = (
     Study("fig:datacenter_illustration", lambda scale: (), datacenter),
     Study("fig:h_local_sgd_illustration", lambda scale: (), rounds),

@@ -12,7 +12,7 @@ SPLITS = ((1, 16), (2, 8), (4, 4), (8, 2))
 RATE = {"paper": {"lr": 0.1}}
 """The paper's section starts from 0.1, "without specific tuning"."""
 NOTE = (
-    "8x2 is 8 blocks of 2 workers. Agreements within, for one of all, are counted as in the "
+    "8x2 is 8 blocks of 2 workers. Syncs within, for one of all, are counted as in the "
     "paper, without the one that coincides with it; rounds are all of those within blocks, and "
     "those of all."
 )
@@ -51,7 +51,7 @@ def page(records: Records) -> Page:
     ]
     shown = table(
         "Hierarchical local SGD, H x H^b = 16",
-        ("topology", "H", "H^b", "agreements within, for one of all"),
+        ("topology", "H", "H^b", "syncs within, for one of all"),
         rows,
         records,
     )
@@ -60,7 +60,7 @@ def page(records: Records) -> Page:
         claim(
             records,
             f"Hierarchical local SGD on {topology} with H = {h}, H^b = {hb} is better than local "
-            "SGD with H = 16, at as many agreements of all.",
+            "SGD with H = 16, at as many syncs of all.",
             "appendix D.3",
             by[topology, h, hb],
             flat,

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from experiments.claims import OPEN
 from experiments.clock import FITTED
+from experiments.cost_model.published import LOCAL_STEPS_OF_RUN
 from experiments.registry import entry
 from experiments.study import Claim, Page, Picture, Records, Study, Table
+from localsgd.cost.speedup import Clock
 from localsgd.landscape.figures.style import COLOURS, legend, panels
-from localsgd.traffic.published import LOCAL_STEPS_OF_RUN
-from localsgd.traffic.speedup import Clock
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,7 +25,7 @@ def minutes() -> dict[int, float]:
 
 
 def fitted() -> Clock:
-    """T(H) = compute + agreeing / H through the paper's minutes, as far as they fall."""
+    """T(H) = compute + syncing / H through the paper's minutes, as far as they fall."""
     return Clock.fit({h: time for h, time in minutes().items() if h <= FITTED})
 
 
@@ -38,7 +38,7 @@ def page(records: Records) -> Page:
     ]
     table = Table(
         "Minutes of 300 epochs (modelled)",
-        ("H", "agreements", "T(H)", "paper", "error"),
+        ("H", "syncs", "T(H)", "paper", "error"),
         rows,
     )
     picture = Picture("minutes", "Minutes of a run by H: the paper's, and the clock's", draw)
@@ -79,10 +79,10 @@ def draw() -> Figure:
 
 
 def _note(clock: Clock) -> str:
-    step, agreement = (60e3 * part / LOCAL_STEPS_OF_RUN for part in (clock.compute, clock.agreeing))
+    step, sync = (60e3 * part / LOCAL_STEPS_OF_RUN for part in (clock.compute, clock.syncing))
     return (
         f"Modelled, by least squares through the paper's own minutes up to H = {FITTED}: "
-        f"{step:.0f} ms a local step and {agreement:.0f} ms an agreement, as it has "
+        f"{step:.0f} ms a local step and {sync:.0f} ms a sync, as it has "
         f"{LOCAL_STEPS_OF_RUN:,} steps: 25 an epoch, the last one short, as in the paper's code "
         "(its Eq. comm_cost has 7,325). What H does not divide is no round of its own."
     )

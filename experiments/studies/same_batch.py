@@ -67,7 +67,7 @@ def page(records: Records) -> Page:
         claim(
             records,
             f"Local SGD with K = {k}, H = {h} is better than mini-batch SGD with {h} times the "
-            "batch, at as many agreements.",
+            "batch, at as many syncs.",
             "section 4.1",
             by[k, h],
             one,
@@ -80,7 +80,7 @@ def page(records: Records) -> Page:
         claim(
             records,
             "With K = 4 a constant H = 16 is better than an H that falls from 10 (Wang and Joshi, "
-            "2019), with fewer agreements.",
+            "2019), with fewer syncs.",
             "appendix C.5.4",
             by[4, 16],
             falling,

@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
+from experiments.cost_model.scaling import Size, size_of
 from experiments.registry import entry
 from experiments.study import Cell, Claim, Page, Records, Study, Table
-from localsgd import tasks
-from localsgd.tasks import models
-from localsgd.traffic.scaling import Size, size_of
+from localsgd.train.data import models, tasks
 
 LABEL = "tab:scaling_ratio_model"
 CLOSE = 0.015

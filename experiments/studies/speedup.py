@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from experiments.claims import OPEN
+from experiments.cost_model.published import WORKERS
 from experiments.registry import entry
 from experiments.study import Cell, Claim, Page, Records, Study, Table
-from localsgd.traffic.published import WORKERS
-from localsgd.traffic.speedup import of_local_steps, of_run, price_from
+from localsgd.cost.speedup import of_local_steps, of_run, price_from
 
 WHOLE = "tab:post_local_sgd_across_arch_and_tasks_speedup"
 SECOND = "tab:post_local_sgd_across_arch_and_tasks_speedup_for_second_phase"
@@ -112,7 +112,7 @@ def second_page(records: Records) -> Page:
 
 
 MODEL = (
-    "Modelled: S(H) = K / (1 + price / H), with an agreement's price in local steps taken from the "
+    "Modelled: S(H) = K / (1 + price / H), with a sync's price in local steps taken from the "
     "paper's own speed-up at H = 1. Nothing here was measured on 16 GPUs."
 )
 HALVES = "The first half of a run has H = 1, so that 1 / S = 0.5 / S(1) + 0.5 / S(H)."

@@ -9,7 +9,7 @@ from experiments.training import TrainJob
 
 LABEL = "fig:cifar10_resnet20_post_local_sgd_from_different_phase_wrt_H"
 LOCAL_STEPS = (2, 4, 8, 16, 32)
-SWITCHES = {"first decay": "first-decay", "second decay": "share:0.75"}
+SWITCHES = {"first decay": "first-decay", "second decay": "fraction:0.75"}
 
 
 def arms(scale: Scale) -> dict[str, dict[int, Arm]]:

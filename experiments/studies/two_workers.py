@@ -88,13 +88,13 @@ def _times(records: Records, by: dict[int, Arm], paper_h: int, paper_factor: flo
 
 def _per_epoch(records: Records, one: Arm, name: str) -> float:
     record = next(iter(found(records, one).values()))
-    total = sum(record["agreements"]) if name == "agreements" else record["steps"]
+    total = sum(record["syncs"]) if name == "syncs" else record["steps"]
     return total / record["curve"][-1][0]
 
 
 def _rounds(records: Records):
     def against(one: Arm, epochs: np.ndarray) -> np.ndarray:
-        return epochs * _per_epoch(records, one, "agreements")
+        return epochs * _per_epoch(records, one, "syncs")
 
     return against
 

@@ -1,4 +1,4 @@
-"""Train PyTorch models on workers that agree only now and then.
+"""Train PyTorch models on workers that synchronise only now and then.
 
 Local SGD, post-local SGD and hierarchical local SGD (Lin et al. 2020), and what grew from them.
 
@@ -7,29 +7,20 @@ Local SGD, post-local SGD and hierarchical local SGD (Lin et al. 2020), and what
 '..1..2..1..2'
 """
 
-from localsgd import starting  # noqa: F401, I001  # before torch, which takes seconds
-from localsgd import outer, reduce
-from localsgd.adaptive import adacomm, cyclic, decreasing, plateau, qsr, waiting_share
-from localsgd.collective import Ledger
-from localsgd.delayed import Delay
+from localsgd.basics import starting  # noqa: F401, I001  # before torch, which takes seconds
+from localsgd import reduce
+from localsgd.averaging import outer
+from localsgd.averaging.delay import Delay
+from localsgd.averaging.topology import Topology
 from localsgd.errors import PeerLost, UserError
 from localsgd.optimizer import LocalSGD, compact
 from localsgd.reduce import ExactMean, OrderedMean
-from localsgd.schedule import (
-    Position,
-    Progress,
-    Schedule,
-    epochs,
-    every,
-    picture,
-    piecewise,
-    post_local,
-    rounds,
-    share,
-    warmup,
-)
-from localsgd.topology import Topology
+from localsgd.schedule.adaptive import adacomm, cyclic, decreasing, plateau, qsr, waiting_below
+from localsgd.schedule.fixed import every, piecewise, post_local, warmup
+from localsgd.schedule.progress import Progress, Schedule, epochs, fraction
+from localsgd.schedule.rounds import Position, picture, rounds
 from localsgd.version import __version__
+from localsgd.wire import Ledger
 
 __all__ = [
     "Delay",
@@ -50,6 +41,7 @@ __all__ = [
     "decreasing",
     "epochs",
     "every",
+    "fraction",
     "outer",
     "picture",
     "piecewise",
@@ -58,7 +50,6 @@ __all__ = [
     "qsr",
     "reduce",
     "rounds",
-    "share",
-    "waiting_share",
+    "waiting_below",
     "warmup",
 ]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 DIVERGED_EXIT = 4
 """Exit status of a command whose run has diverged."""
 
@@ -22,3 +25,12 @@ class Diverged(UserError):
 
 class PeerLost(RuntimeError):
     """Another process of the run died or stopped making progress."""
+
+
+def unknown_name(kind: str, given: str, known: Iterable[str]) -> UserError:
+    """The error for a name that is not among the `known`."""
+    names = list(known)
+    nearest = difflib.get_close_matches(given, names, n=1, cutoff=0.0)
+    return UserError(
+        f"unknown {kind} {given!r}; nearest: {nearest[0]}. There are {', '.join(names)}"
+    )

@@ -18,8 +18,8 @@ from torch.nn.functional import cross_entropy
 from benchmarks.gpu import accuracy, data, speed
 from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.hosting import VARIANTS, Hosted
-from localsgd.tasks import models
-from localsgd.tasks.images import ImageTask
+from localsgd.train.data import models
+from localsgd.train.data.tasks.images import ImageTask
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[2]

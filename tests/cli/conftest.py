@@ -181,7 +181,7 @@ def same_end(one: Path, other: Path) -> bool:
         [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
         for path in (one, other)
     )
-    for exact in ("step", "test_accuracy", "agreements"):
+    for exact in ("step", "test_accuracy", "syncs"):
         if [row[exact] for row in rows] != [row[exact] for row in others]:
             return False
     for loss in ("test_loss", "train_loss"):

@@ -7,10 +7,11 @@ import pytest
 from localsgd.cli import main
 from localsgd.cli.main import _parse
 from localsgd.cli.training import compared, complete
-from localsgd.processes import ending
-from localsgd.record import Folder
-from localsgd.run import Run, to_json
-from localsgd.tasks import card
+from localsgd.train.config.complete import complete_run
+from localsgd.train.config.run import Run, to_json
+from localsgd.train.data.tasks import card
+from localsgd.train.engine.run_folder import Folder
+from localsgd.train.launch import ending
 from tests.cli.conftest import TINY, Command, Ranks, same_end
 
 COMPARE = ("compare", *TINY, "--methods", "mini-batch", "local")
@@ -142,7 +143,7 @@ def test_tasks(command: Command) -> None:
 
 def test_methods_choose_for_themselves_what_a_config_had_from_its_own(tmp_path: Path) -> None:
     config = tmp_path / "run.json"
-    config.write_bytes(to_json(Run(method="diloco", task="digits").completed(card("digits"))))
+    config.write_bytes(to_json(complete_run(Run(method="diloco", task="digits"), card("digits"))))
     given = [f"--config={config}", "--out", str(tmp_path / "out")]
     methods = ["--methods", "local", "slowmo", "ef-sign", "diloco"]
     runs = compared(_parse(["compare", *given, *methods]))
@@ -162,7 +163,7 @@ def test_methods_choose_for_themselves_what_a_config_had_from_its_own(tmp_path: 
 
 def test_what_a_config_sets_against_its_preset_stays(tmp_path: Path) -> None:
     config = tmp_path / "run.json"
-    wanted = Run(method="local", compression="int8", task="digits").completed(card("digits"))
+    wanted = complete_run(Run(method="local", compression="int8", task="digits"), card("digits"))
     config.write_bytes(to_json(wanted))
     given = [f"--config={config}", "--out", str(tmp_path / "out"), "--methods", "local", "slowmo"]
     runs = compared(_parse(["compare", *given]))

@@ -10,8 +10,8 @@ from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
-from localsgd.methods import METHODS
-from localsgd.run import Run
+from localsgd.train.config.methods import METHODS
+from localsgd.train.config.run import Run
 from tests.cli.conftest import Command
 
 BASE = (

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from localsgd.cli import landscape, showing, training
+from localsgd.cli import measuring, showing, training
 from localsgd.cli.options import LandscapeCommand, ResumeCommand, ShowCommand
 from localsgd.errors import UserError
-from localsgd.run import Run
+from localsgd.train.config.run import Run
 from tests.cli.conftest import Command, Ended
 from tests.cli.test_mistakes import refused
 
@@ -171,7 +171,7 @@ def test_damaged_folders(whole: Path, tmp_path: Path) -> None:
     for damaged in (b"", content[:100], b"\xff" * 8 + content[8:]):
         weights.write_bytes(damaged)
         with pytest.raises(UserError, match="is no readable safetensors file"):
-            landscape.landscape(LandscapeCommand((folder,), what=("line",), quiet=True))
+            measuring.landscape(LandscapeCommand((folder,), what=("line",), quiet=True))
 
 
 def test_a_folder_that_goes_away_or_cannot_be_written(command: Command, tmp_path: Path) -> None:

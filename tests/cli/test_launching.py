@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from localsgd.record import Folder
+from localsgd.train.engine.run_folder import Folder
 from tests.cli.conftest import SECONDS, TINY, Zygote, same_end
 
 PYTHON = (sys.executable, "-m")

@@ -9,8 +9,8 @@ import pytest
 from localsgd import UserError
 from localsgd.cli.options import PlanCommand
 from localsgd.cli.planning import EVIDENCE, evidence, plan
-from localsgd.traffic.allreduce import Link
-from localsgd.traffic.plan import Plan, Stage
+from localsgd.cost.allreduce import Link
+from localsgd.cost.planner import Plan, Stage
 
 GIVEN = {"step_seconds": 0.1, "scalars": 1e6, "rates": (100e6,)}
 
@@ -28,7 +28,7 @@ def test_the_h_of_the_plan_and_the_command_for_it_are_said(capsys, tmp_path: Pat
 
 def test_levels_within_keep_their_h(capsys) -> None:
     command = PlanCommand(
-        topology="100x8", inner=(2,), share=0.2, **{**GIVEN, "rates": (10e9, 100e6)}
+        topology="100x8", inner=(2,), waiting=0.2, **{**GIVEN, "rates": (10e9, 100e6)}
     )
     assert plan(command) == 0
     said = " ".join(capsys.readouterr().out.split())
@@ -58,7 +58,7 @@ def test_evidence_is_of_the_next_larger_h_that_the_paper_has() -> None:
         ({"batch": 0}, "--batch 0"),
         ({"scalars": float("inf")}, "--scalars inf cannot be"),
         ({"scalars": 0.4}, "--scalars 0.4 cannot be"),
-        ({"share": 1.0}, "--share 1 of the time cannot be"),
+        ({"waiting": 1.0}, "--waiting 1 of the time cannot be"),
         ({"figure": Path("plan.doc")}, "--figure plan.doc is no picture's name"),
         ({"rates": ()}, "1 process can't measure the links of 4"),
     ],

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from localsgd.record import Folder
+from localsgd.train.engine.run_folder import Folder
 from tests.cli.conftest import TINY, Command, Ranks, same_end
 
 RUN = ("run", *TINY)

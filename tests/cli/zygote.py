@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from localsgd.cli import main
-from localsgd.execute import Execution
+from localsgd.train.engine.execution import Execution
 
 _LATE = (
     "matplotlib.pyplot",

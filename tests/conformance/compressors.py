@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from localsgd.reduce import BFloat16, Compressor, Int8, Sign, TopK
-from localsgd.reduce.fragments import Fragments
-from localsgd.workers.layout import Layout
+from localsgd.reduce.extents import Extents
+from localsgd.rows.layout import Layout
 
 LAYOUT = Layout.of(
     [
@@ -29,7 +29,7 @@ LAYOUT = Layout.of(
     ],
     multiple=64,
 )
-ROW = Fragments.of(LAYOUT)
+ROW = Extents.of(LAYOUT)
 FLOAT = {torch.float32: 4, torch.float64: 8}
 
 
@@ -37,26 +37,26 @@ def signs(x: Tensor) -> Tensor:
     return torch.where(x >= 0, 1.0, -1.0).to(x.dtype)
 
 
-def sign_by_tensor(x: Tensor, row: Fragments) -> Tensor:
+def sign_by_tensor(x: Tensor, row: Extents) -> Tensor:
     out = torch.zeros_like(x)
     for start, stop, _ in row.fragments:
         out[start:stop] = x[start:stop].abs().mean() * signs(x[start:stop])
     return out
 
 
-def masked(row: Fragments) -> Tensor:
+def masked(row: Extents) -> Tensor:
     mask = torch.zeros(row.length, dtype=torch.bool)
     for start, stop, _ in row.fragments:
         mask[start:stop] = True
     return mask
 
 
-def sign_by_row(x: Tensor, row: Fragments) -> Tensor:
+def sign_by_row(x: Tensor, row: Extents) -> Tensor:
     mask = masked(row)
     return x[mask].abs().mean() * signs(x) * mask
 
 
-def sign_by_chunk(x: Tensor, row: Fragments) -> Tensor:
+def sign_by_chunk(x: Tensor, row: Extents) -> Tensor:
     out = torch.zeros_like(x)
     for start in range(0, row.length, 16):
         here = torch.zeros_like(x, dtype=torch.bool)
@@ -66,14 +66,14 @@ def sign_by_chunk(x: Tensor, row: Fragments) -> Tensor:
     return out
 
 
-def int8(x: Tensor, row: Fragments) -> Tensor:
+def int8(x: Tensor, row: Extents) -> Tensor:
     chunks = x.split(16)
     return torch.cat(
         [c if not c.any() else (c / (s := c.abs().max() / 127)).round() * s for c in chunks]
     )
 
 
-def largest(x: Tensor, row: Fragments, share: float) -> Tensor:
+def largest(x: Tensor, row: Extents, share: float) -> Tensor:
     k = math.ceil(share * row.scalars)
     out = torch.zeros_like(x)
     for place_ in sorted(range(len(x)), key=lambda i: -abs(float(x[i])))[:k]:
@@ -81,7 +81,7 @@ def largest(x: Tensor, row: Fragments, share: float) -> Tensor:
     return out
 
 
-def chunks_of_16(row: Fragments) -> int:
+def chunks_of_16(row: Extents) -> int:
     return len({i // 16 for start, stop, _ in row.fragments for i in range(start, stop)})
 
 
@@ -97,16 +97,16 @@ class Kind:
 
     name: str
     compressor: Compressor
-    obvious: Callable[[Tensor, Fragments], Tensor]
-    size: Callable[[Fragments, int], int]
+    obvious: Callable[[Tensor, Extents], Tensor]
+    size: Callable[[Extents, int], int]
     tolerance: float = 1e-14
 
 
-def bits(row: Fragments) -> int:
+def bits(row: Extents) -> int:
     return math.ceil(row.length / 8)
 
 
-def places(k: int, row: Fragments) -> int:
+def places(k: int, row: Extents) -> int:
     return min(4 * k, bits(row))
 
 

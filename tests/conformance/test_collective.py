@@ -18,18 +18,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from localsgd.collective import (
+from localsgd.wire import (
     Collective,
-    Delayed,
     InProcess,
     Leaders,
     Metered,
     Pending,
     ProcessGroup,
     Sliced,
+    WithLatency,
     process_group,
 )
-from localsgd.collective.metered import Entry
+from localsgd.wire.metered import Entry
 from tests.distributed.harness import run
 
 
@@ -110,7 +110,7 @@ def metered(kind: Kind) -> Seat:
 
 def late(kind: Kind) -> Seat:
     seat = kind.build()
-    return Seat(Delayed(seat.collective, 0.01), seat.groups, seat.members)
+    return Seat(WithLatency(seat.collective, 0.01), seat.groups, seat.members)
 
 
 BARE = [

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from localsgd.collective import Collective, InProcess, Metered, Pending
-from localsgd.collective.metered import Entry
+from localsgd.averaging.placement import placement_of
+from localsgd.averaging.topology import Topology
+from localsgd.basics.seeds import generator_for
 from localsgd.reduce import (
     CompressedMean,
     MajorityVote,
@@ -28,8 +29,8 @@ from localsgd.reduce import (
     Sign,
 )
 from localsgd.reduce.compressor import decode, encode
-from localsgd.topology import Topology, place
-from localsgd.workers.order import generator_for
+from localsgd.wire import Collective, InProcess, Metered, Pending
+from localsgd.wire.metered import Entry
 from tests.conformance.compressors import (
     KINDS,
     LAYOUT,
@@ -90,18 +91,18 @@ def test_gathers_the_mean_of_what_payloads_stand_for(kind: Kind) -> None:
     torch.testing.assert_close(mean, expected, rtol=1e-13, atol=1e-14)
 
 
-def draw_of(purpose: str, agreement: int, member: int) -> torch.Generator:
-    return generator_for(3, purpose, agreement, member)  # the seed of STOCHASTIC
+def draw_of(purpose: str, sync: int, member: int) -> torch.Generator:
+    return generator_for(3, purpose, sync, member)  # the seed of STOCHASTIC
 
 
-def test_every_member_draws_anew_at_every_agreement() -> None:
+def test_every_member_draws_anew_at_every_sync() -> None:
     """Members with equal updates send other roundings of them, and others the next time."""
     x = updates()
     reducer = CompressedMean(STOCHASTIC.compressor, way="gather", layout=LAYOUT, feedback=False)
     found = []
-    for agreement in (1, 2):
+    for sync in (1, 2):
         mean = reducer.reduce(x.repeat(1, 4, 1), None, InProcess(4)).wait()[0].clone()
-        each = [int8_drawn(x, draw_of("error", agreement, member)) for member in range(4)]
+        each = [int8_drawn(x, draw_of("error", sync, member)) for member in range(4)]
         torch.testing.assert_close(mean, torch.stack(each).mean(0), rtol=1e-13, atol=1e-14)
         assert not any(torch.equal(each[0], other) for other in each[1:])
         found.append(mean)
@@ -152,12 +153,12 @@ def kept(reducer: CompressedMean, n: int, members: int) -> Tensor:
 @both_ways
 @pytest.mark.parametrize("bound", [True, False])
 def test_sent_and_kept_are_what_was_given(kind: Kind, way: Any, bound: bool) -> None:
-    """M · results + memories = all updates, after every agreement."""
+    """M · results + memories = all updates, after every sync."""
     n = LAYOUT.length if bound else 61
     reducer = CompressedMean(kind.compressor, way=way, layout=LAYOUT if bound else None)
     given = sent = torch.zeros(2, n, dtype=torch.float64)
-    for agreement in range(5):
-        x = updates(2, 4, seed=agreement) if bound else drawn(2, 4, n, seed=agreement)
+    for sync in range(5):
+        x = updates(2, 4, seed=sync) if bound else drawn(2, 4, n, seed=sync)
         given = given + x.sum(1)
         sent = sent + 4 * reducer.reduce(x, None, InProcess(4)).wait()
         torch.testing.assert_close(sent + kept(reducer, n, 4), given, rtol=0, atol=1e-12)
@@ -170,8 +171,8 @@ def test_each_member_keeps_what_its_own_payloads_lost(kind: Kind) -> None:
     reducer = CompressedMean(kind.compressor, layout=LAYOUT, way="gather")
     codec = kind.compressor.codec(ROW, torch.float64)
     given = sent = error = torch.zeros(1, 3, LAYOUT.length, dtype=torch.float64)
-    for agreement in range(4):
-        x = updates(1, 3, seed=agreement)
+    for sync in range(4):
+        x = updates(1, 3, seed=sync)
         given = given + x
         sent = sent + decode(codec, encode(codec, x + error), x)
         reducer.reduce(x, None, InProcess(3)).wait()
@@ -185,7 +186,7 @@ def test_without_feedback_nothing_is_kept(kind: Kind, way: Any) -> None:
     reducer = CompressedMean(kind.compressor, feedback=False, way=way, layout=LAYOUT)
     first = reducer.reduce(updates(1, 4), None, InProcess(4)).wait().clone()
     assert torch.equal(reducer.reduce(updates(1, 4), None, InProcess(4)).wait(), first)
-    assert set(reducer.state()) == {"feedback", "agreements", "place"}
+    assert set(reducer.state()) == {"feedback", "syncs", "place"}
 
 
 @every_kind
@@ -297,24 +298,24 @@ def test_the_device_is_asked_once(kind: Kind, way: Any, monkeypatch: pytest.Monk
 
 @dataclass
 class Reduced:
-    """Of one level: members hosted here, results `[agreements, n]` and memories by name."""
+    """Of one level: members hosted here, results `[syncs, n]` and memories by name."""
 
     members: list[int]
     results: dict[str, Tensor] = field(default_factory=dict)
     states: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-def outermost(topology: str, agreements: int = 3) -> Reduced:
-    """Agreements at the outermost level, whose only group has equal members however hosted."""
+def outermost(topology: str, syncs: int = 3) -> Reduced:
+    """Syncs at the outermost level, whose only group has equal members however hosted."""
     parsed = Topology.parse(topology)
-    placement = place(parsed)
-    where, size = placement.places[-1], parsed.sizes[-1]
+    placement = placement_of(parsed)
+    where, size = placement.hosted_levels[-1], parsed.sizes[-1]
     inside = parsed.workers // size
     found = Reduced(sorted({worker // inside for worker in placement.workers}))
     for name, reducer in everything().items():
         results = []
-        for agreement in range(agreements):
-            x = updates(1, size, seed=agreement, dtype=torch.float32)[:, found.members]
+        for sync in range(syncs):
+            x = updates(1, size, seed=sync, dtype=torch.float32)[:, found.members]
             results.append(reducer.reduce(x, None, where.collective).wait()[0].clone())
         found.results[name] = torch.stack(results)
         found.states[name] = copy.deepcopy(reducer.state())
@@ -338,13 +339,13 @@ def test_four_processes_give_these_bits(topology: str) -> None:
 def refused_by_all() -> list[str]:
     """What each process is told where only member 3 has a NaN."""
     told = []
-    placement = place(Topology.parse("4"))
+    placement = placement_of(Topology.parse("4"))
     for reducer in everything().values():
         x = updates(1, 4)
         x[0, 3, 20] = math.nan
         pending = partial(reducer.reduce, x[:, list(placement.workers)], None)
         with pytest.raises(NotFinite) as error:
-            pending(placement.places[0].collective).wait()
+            pending(placement.hosted_levels[0].collective).wait()
         told.append(str(error.value))
     return told
 

@@ -10,12 +10,12 @@ import math
 import pytest
 import torch
 
-from localsgd.collective import InProcess
 from localsgd.errors import UserError
 from localsgd.reduce import CompressedMean
 from localsgd.reduce.compressed import Chunk
 from localsgd.reduce.compressor import decode, encode, read
-from localsgd.reduce.fragments import Fragments
+from localsgd.reduce.extents import Extents
+from localsgd.wire import InProcess
 from tests.conformance.compressors import (
     FLOAT,
     LAYOUT,
@@ -44,7 +44,7 @@ def test_stands_for_what_the_obvious_way_gives(kind: Kind, dtype: torch.dtype) -
 @every_kind
 @pytest.mark.parametrize("n", range(1, 71))
 def test_any_length_comes_back(kind: Kind, n: int) -> None:
-    x, row = drawn(n, seed=n), Fragments.whole(n)
+    x, row = drawn(n, seed=n), Extents.whole(n)
     codec = kind.compressor.codec(row, x.dtype)
     payload = encode(codec, x)
     assert payload.shape == (codec.size,)
@@ -143,7 +143,7 @@ def test_integers_are_refused(kind: Kind) -> None:
 
 @pytest.mark.parametrize("n", [1, 16, 45, 70])
 def test_stochastic_rounding_is_what_the_obvious_way_gives(n: int) -> None:
-    x, row = drawn(n, seed=n), Fragments.whole(n)
+    x, row = drawn(n, seed=n), Extents.whole(n)
     codec = STOCHASTIC.compressor.codec(row, x.dtype)
     draws = [torch.Generator().manual_seed(n) for _ in range(2)]
     found = decode(codec, encode(codec, x, draws[0]), x)

@@ -15,7 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from localsgd.collective import InProcess
+from localsgd.averaging.placement import placement_of
+from localsgd.averaging.topology import Topology
 from localsgd.reduce import (
     BFloat16,
     CompressedMean,
@@ -27,7 +28,7 @@ from localsgd.reduce import (
     Sign,
     TopK,
 )
-from localsgd.topology import Topology, place
+from localsgd.wire import InProcess
 from tests.distributed.harness import run
 
 
@@ -97,10 +98,10 @@ def reduced_at_every_level(
     kind: Kind, topology: Topology, dtype: torch.dtype, n: int, weighted: bool
 ) -> list[tuple[list[int], Tensor]]:
     """(groups hosted here, their means `[g, n]`) for each level, of members drawn by level."""
-    placement = place(topology)
+    placement = placement_of(topology)
     results, inside = [], 1
     for level, size in enumerate(topology.sizes):
-        place_ = placement.places[level]
+        place_ = placement.hosted_levels[level]
         whole = inside * size
         x, weights = level_data(topology, level, dtype, n)
         groups = sorted({worker // whole for worker in placement.workers})

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 import localsgd
-from localsgd.adaptive import cyclic, decreasing, qsr
-from localsgd.schedule import Progress, every, piecewise, post_local, warmup
-from localsgd.signals import seen_by
+from localsgd.schedule.adaptive import cyclic, decreasing, qsr
+from localsgd.schedule.fixed import every, piecewise, post_local, warmup
+from localsgd.schedule.progress import Progress
+from localsgd.schedule.signals import seen_by
 
 SCHEDULES: list[Any] = [
     every(1),
@@ -33,14 +34,14 @@ SCHEDULES: list[Any] = [
     localsgd.adacomm(16, 5),
     localsgd.adacomm(16, 5, with_rate=True),
     localsgd.plateau(8, 5),
-    localsgd.waiting_share(0.1),
+    localsgd.waiting_below(0.1),
 ]
 
 STEPS = [0, 1, 2, 3, 4, 5, 9, 10, 11, 39, 40, 41, 79, 80, 10_000]
 
 OTHER_SIGHTS = [
     dataclasses.replace(
-        Progress(), epoch=e, share=s, learning_rate=r, decayed=d, loss=x, waited_seconds=w
+        Progress(), epoch=e, fraction=s, learning_rate=r, decayed=d, loss=x, waited_seconds=w
     )
     for (e, s, r), d, (x, w) in product(
         [(None, None, None), (1.5, 0.25, 0.1)], [False, True], [(None, 0.0), (2.0, 9.0)]

@@ -17,14 +17,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from localsgd import tasks
 from localsgd.errors import UserError
-from localsgd.metric import metric_of
-from localsgd.tasks import imagenet, wikitext
-from localsgd.tasks.augment import crop_and_flip
-from localsgd.tasks.images import Images, ImageTask
-from localsgd.tasks.task import Card, Defaults, Task, as_read
-from localsgd.tasks.text import TextTask
+from localsgd.train.data import tasks
+from localsgd.train.data.metric import metric_of
+from localsgd.train.data.task import Card, Defaults, Task, as_read
+from localsgd.train.data.tasks import imagenet, wikitext
+from localsgd.train.data.tasks.augment import crop_and_flip
+from localsgd.train.data.tasks.images import Images, ImageTask
+from localsgd.train.data.tasks.text import TextTask
 
 
 def from_disk(name: str) -> Callable[[], Task]:
@@ -149,7 +149,7 @@ INDICES = torch.tensor([5, 0, 17, 5, 2])
 
 
 def test_every_task_is_listed_here() -> None:
-    assert set(tasks.names()) <= TASKS.keys()
+    assert set(tasks.task_names()) <= TASKS.keys()
 
 
 def test_batches_have_the_shapes_of_the_card(task: Task) -> None:

@@ -13,7 +13,8 @@ import yaml
 
 from localsgd.cli.main import _parse
 from localsgd.cli.options import ResumeCommand, RunCommand
-from localsgd.tasks import card
+from localsgd.train.config.complete import complete_run
+from localsgd.train.data.tasks import card
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SCRIPTS = ("torchrun.sh", "slurm.sbatch")
@@ -47,7 +48,7 @@ def command_of(words: Sequence[str]) -> Any:
 
 def processes_of(wanted: RunCommand) -> int:
     """K, where the run can be trained at all."""
-    return wanted.run.completed(card(wanted.run.task)).workers or 0
+    return complete_run(wanted.run, card(wanted.run.task)).workers or 0
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

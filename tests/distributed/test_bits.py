@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from localsgd.reduce import ExactMean, OrderedMean
-from localsgd.schedule import every, post_local
+from localsgd.schedule.fixed import every, post_local
 from tests.cases import Case, carried_out, close, distance, same_bits
 
 TREES = {
@@ -45,9 +45,9 @@ def test_ordered_means_give_the_same_bits_however_workers_are_hosted(
 
 
 @pytest.mark.parametrize("topology", TREES)
-@pytest.mark.parametrize("agree_on", ["models", "gradients"])
-def test_four_processes_give_these_bits_too(topology: str, agree_on: str) -> None:
-    case = replace(long_case(topology, "float32"), agree_on=agree_on, steps=24)
+@pytest.mark.parametrize("average", ["models", "gradients"])
+def test_four_processes_give_these_bits_too(topology: str, average: str) -> None:
+    case = replace(long_case(topology, "float32"), average=average, steps=24)
     same_bits(carried_out(case, 4), carried_out(case))
 
 

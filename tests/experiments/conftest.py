@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from localsgd.tasks.logistic import Examples, Logistic, Rows
+from experiments.logistic import Examples, Logistic, Rows
 
 
 @pytest.fixture(scope="session")

@@ -24,13 +24,13 @@ from localsgd.errors import UserError
 matplotlib.use("Agg")
 
 
-def found(steps: int, agreements: tuple[int, ...]) -> Found:
-    reached = Reached(agreements[-1], 0.1, False, steps, agreements)
+def found(steps: int, syncs: tuple[int, ...]) -> Found:
+    reached = Reached(syncs[-1], 0.1, False, steps, syncs)
     size = StepSize("constant", 0)
     return Found((Best(size, reached, {"constant": (size, reached)}),), runs=13)
 
 
-def test_times_are_gradients_and_agreements_by_seed() -> None:
+def test_times_are_gradients_and_syncs_by_seed() -> None:
     all_ = {
         local(16, 8, 2, seed=1): found(20, (10,)),
         local(16, 8, 2, seed=0): found(40, (20,)),
@@ -144,7 +144,7 @@ def test_designs_hold_what_the_paper_names() -> None:
     ("wrong", "message"),
     [
         ({"seeds": 0}, "0 seeds give no result; give 1 or more"),
-        ({"communication": -1.0}, "an agreement can't cost -1 gradients; give a number >= 0"),
+        ({"communication": -1.0}, "a sync can't cost -1 gradients; give a number >= 0"),
         ({"communication": float("nan")}, "can't cost nan gradients"),
     ],
 )

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from experiments.convex.objective import Objective, check_targets
+from experiments.logistic import Logistic, minimise
 from localsgd.errors import UserError
-from localsgd.tasks.logistic import Logistic, minimise
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from experiments.convex.objective import Objective
-from experiments.convex.plain import agreed_models, weighted_average
+from experiments.convex.plain import averaged_models, weighted_average
 from experiments.convex.race import Reached, Run, race
 from experiments.convex.search import Runner, first_window, search
 from experiments.convex.setup import Setup, local, quadratic
@@ -19,8 +19,8 @@ from experiments.convex.simulation import Data, Simulation
 from experiments.convex.stepsizes import FAMILIES, Family, StepSize
 from experiments.convex.store import Store
 from experiments.convex.study import Bench, config, critical_path, find
+from experiments.logistic import Logistic, minimise
 from localsgd.errors import UserError
-from localsgd.tasks.logistic import Logistic, minimise
 
 EPSILONS = (0.06, 0.04)
 
@@ -37,7 +37,7 @@ def obvious(
 ) -> tuple[int, float] | None:
     """Rounds to the target and f there, with f evaluated in every round."""
     models = []
-    for model, _ in zip(agreed_models(problem, setup, size), range(most), strict=False):
+    for model, _ in zip(averaged_models(problem, setup, size), range(most), strict=False):
         models.append(model)
         value = min(problem.value(model), problem.value(weighted_average(models)))
         if value <= target:
@@ -63,7 +63,7 @@ def test_race_equals_running_each_to_its_end(problem: Logistic, bench: Bench) ->
                 assert expected is None
             else:
                 assert expected is not None
-                assert reached.clock == expected[0] == reached.steps / 2 == reached.agreements[0]
+                assert reached.clock == expected[0] == reached.steps / 2 == reached.syncs[0]
                 assert reached.value == pytest.approx(expected[1], abs=1e-12)
 
 
@@ -150,8 +150,8 @@ def test_quadratic_rule_is_judged_by_its_cost(bench: Bench, tmp_path: Path) -> N
     setup = quadratic(3, 2, 1, 4.0, seed=0)
     found = find(bench, setup, Store(tmp_path / "runs.jsonl"), factors=(25.0,))
     reached = found.best[0].reached
-    assert reached.clock == reached.steps * 2 + 25 * reached.agreements[0]
-    assert reached.steps > reached.agreements[0]
+    assert reached.clock == reached.steps * 2 + 25 * reached.syncs[0]
+    assert reached.steps > reached.syncs[0]
 
 
 def test_runs_are_kept_and_taken_up(bench: Bench, tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_configurations_differ_in_all_that_matters(bench: Bench) -> None:
     ]
     keys = {repr(config(bench, setup)) for setup in setups}
     assert len(keys) == len(setups)
-    # The price of an agreement chooses among runs of the quadratic rule alone.
+    # The price of a sync chooses among runs of the quadratic rule alone.
     for setup in setups:
         same = config(bench, setup, (25.0,)) == config(bench, setup, (1000.0,))
         assert same == setup.lockstep
@@ -204,7 +204,7 @@ def test_configurations_differ_in_all_that_matters(bench: Bench) -> None:
 
 
 def test_cost_along_the_critical_path() -> None:
-    assert critical_path(steps=12, agreements=[3], batch=16, factors=[25]) == 12 * 16 + 3 * 25
+    assert critical_path(steps=12, syncs=[3], batch=16, factors=[25]) == 12 * 16 + 3 * 25
     assert critical_path(12, [3, 1], 16, [1, 25]) == 192 + 3 + 25
 
 

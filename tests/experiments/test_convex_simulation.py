@@ -9,14 +9,14 @@ import pytest
 
 from experiments.convex import products
 from experiments.convex.objective import sigmoid
-from experiments.convex.plain import agreed_models, weighted_average
+from experiments.convex.plain import averaged_models, weighted_average
 from experiments.convex.samples import Batches, stream
 from experiments.convex.setup import Setup, hierarchical, local, quadratic, switched
 from experiments.convex.simulation import Data, Simulation
 from experiments.convex.stepsizes import Gammas, StepSize
+from experiments.logistic import Logistic
 from localsgd.errors import UserError
-from localsgd.schedule import every
-from localsgd.tasks.logistic import Logistic
+from localsgd.schedule.fixed import every
 
 SIZES = [
     StepSize("constant", -4),
@@ -41,7 +41,7 @@ SETUPS = {
 def test_equals_a_plain_loop_over_workers(problem: Logistic, name: str) -> None:
     setup = SETUPS[name]
     simulation = Simulation(Data.of(problem), setup, SIZES)
-    plain = [agreed_models(problem, setup, size) for size in SIZES]
+    plain = [averaged_models(problem, setup, size) for size in SIZES]
     so_far: list[list[np.ndarray]] = [[] for _ in SIZES]
     for _ in range(12):
         simulation.next_round()
@@ -59,7 +59,7 @@ def test_equals_a_plain_loop_with_the_quadratic_rule(problem: Logistic) -> None:
     setup = quadratic(workers=3, batch=2, lowest=1, alpha=20.0, seed=1)
     size = StepSize("decaying", -1)
     simulation = Simulation(Data.of(problem), setup, [size])
-    for model in itertools.islice(agreed_models(problem, setup, size), 15):
+    for model in itertools.islice(averaged_models(problem, setup, size), 15):
         simulation.next_round()
         np.testing.assert_allclose(simulation.models[:, 0], model, rtol=0, atol=1e-12)
     # H = 1 while gamma > 20, several steps later: the rounds have grown.
@@ -108,12 +108,12 @@ def test_columns_that_stay_go_on_as_before(problem: Logistic) -> None:
     assert np.array_equal(some.averages, all_.averages[:, [1, 3]])
 
 
-def test_counts_steps_and_agreements(problem: Logistic) -> None:
+def test_counts_steps_and_syncs(problem: Logistic) -> None:
     simulation = Simulation(Data.of(problem), SETUPS["hierarchical"], SIZES)
     for _ in range(4):
         simulation.next_round()
-    # Of the three inner agreements of a round the last is the outer one's.
-    assert (simulation.rounds, simulation.steps, simulation.agreements) == (4, 24, [8, 4])
+    # Of the three inner syncs of a round the last is the outer one's.
+    assert (simulation.rounds, simulation.steps, simulation.syncs) == (4, 24, [8, 4])
 
 
 def test_a_worker_draws_the_same_whoever_works_beside_it(problem: Logistic) -> None:

@@ -91,10 +91,10 @@ def test_flatness_waits_for_all_planned_seeds(monkeypatch: pytest.MonkeyPatch) -
         assert found.evidence.endswith("3 of 6 runs are done") == (done == 3)
 
 
-def curve(at: float, final: float, agreements: int = 1000) -> Record:
+def curve(at: float, final: float, syncs: int = 1000) -> Record:
     """It is at 84 % after so many of 24 epochs, and ends elsewhere."""
     rows = [[at, 0.84, 0.1], [24, final, 0.1]] if final >= 0.84 else [[24, final, 0.1]]
-    return {"test_accuracy": final, "steps": 1000, "agreements": [agreements], "curve": rows}
+    return {"test_accuracy": final, "steps": 1000, "syncs": [syncs], "curve": rows}
 
 
 def reaching(*missing: tuple[int, int, int]) -> Made:
@@ -151,15 +151,15 @@ def test_the_target_is_part_of_what_is_planned() -> None:
 
 
 def counted(job: Any) -> Record:
-    """A run of 1,000 steps, with an agreement after every H of them."""
-    agreements = 1000 // (job.run.local_steps or (1,))[0]
+    """A run of 1,000 steps, with a sync after every H of them."""
+    syncs = 1000 // (job.run.local_steps or (1,))[0]
     curve = [[1, 0.8, 1]]
-    counts = {"steps": 1000, "agreements": [agreements], "bytes": [agreements], "curve": curve}
+    counts = {"steps": 1000, "syncs": [syncs], "bytes": [syncs], "curve": curve}
     return {"test_accuracy": 0.8, **counts}
 
 
 def test_a_clock_fitted_to_the_paper_confirms_nothing_of_it() -> None:
-    """An agreement of two workers costs 0.4 steps, one of 32 two of them."""
+    """A sync of two workers costs 0.4 steps, one of 32 two of them."""
     records = Made(counted)
     two = two_workers.page(records).claims[-1]
     many = imagenet.page_of_local(records).claims[0]

@@ -11,10 +11,11 @@ from experiments.family.design import ARMS, TABLE_OF_MOMENTA, settings
 from experiments.family.report import Line, lines, markdown
 from experiments.family.stability import largest_stable
 from localsgd import outer
-from localsgd.collective import InProcess
-from localsgd.level import Level
-from localsgd.run import Run
-from localsgd.tasks.fashion_mnist import CARD
+from localsgd.averaging.level import Level
+from localsgd.train.config.complete import complete_run
+from localsgd.train.config.run import Run
+from localsgd.train.data.tasks.fashion_mnist import CARD
+from localsgd.wire import InProcess
 
 
 def after(h: float, momentum: float, steps: int = 4000) -> float:
@@ -28,7 +29,7 @@ def after(h: float, momentum: float, steps: int = 4000) -> float:
         for worker, optimizer in zip(workers, optimizers, strict=True):
             worker.grad = worker.clone()
             optimizer.step()
-        level.agree()
+        level.average()
         level.share()
         if not rows.abs().max() < 1e6:
             return math.inf
@@ -50,7 +51,7 @@ def test_the_collapse_lies_between_half_and_seven_tenths() -> None:
 
 def test_every_arm_is_a_run() -> None:
     for arm in ARMS | TABLE_OF_MOMENTA:
-        run = Run(**settings(arm, 0)).completed(CARD)
+        run = complete_run(Run(**settings(arm, 0)), CARD)
         assert run.workers == 16
 
 
@@ -60,7 +61,7 @@ def test_the_report_pairs_seeds() -> None:
             "arm": arm,
             "settings": {"seed": seed},
             "test_accuracy": accuracy,
-            "agreements": [10],
+            "syncs": [10],
             "bytes": [2_000_000, 500_000],
         }
 

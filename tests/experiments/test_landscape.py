@@ -14,7 +14,7 @@ from experiments.claims import OPEN
 from experiments.landscape import arms, claims, figures, report, rounds, study
 from experiments.landscape.claims import Claim, judged, rises
 from experiments.landscape.design import ARMS, SETTINGS
-from localsgd import tasks
+from localsgd.train.data import tasks
 
 matplotlib.use("Agg")
 
@@ -52,9 +52,9 @@ def test_what_chance_does_in_a_round() -> None:
     fork, _ = arms.phase_one(run, task)
     runs = {arm: TINY.completed(arm, 0, card) for arm in ("H=1", "H=4")}
     found = rounds.spreads(runs, task, fork, steps=4, repeats=3)
-    # With one step a round all workers have the model on which they agree.
-    assert found["H=1"]["worker"] == found["H=1"]["agreed"] > 0
-    assert found["H=4"]["worker"] > 2 * found["H=4"]["agreed"]
+    # With one step a round all workers have the model on which they synchronise.
+    assert found["H=1"]["worker"] == found["H=1"]["averaged"] > 0
+    assert found["H=4"]["worker"] > 2 * found["H=4"]["averaged"]
 
 
 def test_claims_follow_the_one_rule_once_all_seeds_are_there() -> None:

@@ -9,16 +9,16 @@ import pytest
 from rich.console import Console
 
 from experiments import registry
+from experiments.cost_model import published
 from experiments.listing import cost, overview
 from experiments.registry import entries, entry
 from experiments.reproduce import Request, reproduce
 from experiments.scales import SCALES
 from experiments.studies import studies
-from localsgd import tasks
 from localsgd.cli import main
 from localsgd.errors import UserError
-from localsgd.methods import METHODS
-from localsgd.traffic import published
+from localsgd.train.config.methods import METHODS
+from localsgd.train.data import tasks
 from tests.experiments.labels import LABELS
 
 NETWORKS = {
@@ -54,11 +54,11 @@ def test_an_entry_fits_together(label: str) -> None:
     assert bool(found.rows) == bool(found.columns)
     assert found.rows or found.kind != "table"
     for row in found.values:
-        assert row.get("task", "cifar10") in tasks.names()
+        assert row.get("task", "cifar10") in tasks.task_names()
         assert 0 <= row.get("test_accuracy", 50) <= 100
         assert 0 <= row.get("deviation", 0) < 1
     for model, task, epochs, runs in found.training:
-        assert task in tasks.names()
+        assert task in tasks.task_names()
         assert model
         assert epochs in (90, 120, 250, 300, 400, 500)
         assert runs > 0

@@ -22,7 +22,7 @@ from experiments.store import Store
 from experiments.studies import studies
 from experiments.study import Claim
 from localsgd.cli import main
-from localsgd.processes import ending
+from localsgd.train.launch import ending
 from tests.experiments import browser
 
 MADE = ("arms", "convex")

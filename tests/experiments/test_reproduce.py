@@ -21,11 +21,11 @@ from experiments.scales import SCALES
 from experiments.store import Store
 from experiments.study import Page, Record
 from experiments.training import TrainJob
-from localsgd import tasks
+from localsgd.basics.units import size
 from localsgd.errors import UserError
-from localsgd.run import Run
-from localsgd.tasks import imagenet
-from localsgd.units import size
+from localsgd.train.config.run import Run
+from localsgd.train.data import tasks
+from localsgd.train.data.tasks import imagenet
 
 SMOKE = SCALES["smoke"]
 
@@ -131,18 +131,18 @@ def done(folder: Path, **settings: Any) -> Record:
 def test_rounds_and_bytes_are_those_of_the_schedule(
     settings: dict[str, Any], rounds: list[int], tmp_path: Path
 ) -> None:
-    """Every agreement hands over a whole model: 64 x 64 + 64 + 64 x 10 + 10 scalars, padded."""
+    """Every sync hands over a whole model: 64 x 64 + 64 + 64 x 10 + 10 scalars, padded."""
     record = done(tmp_path, **settings)
     assert record["steps"] == 10
-    assert record["agreements"] == rounds
+    assert record["syncs"] == rounds
     assert record["scalars"] == 16 * math.ceil(record["scalars"] / 16) >= 4810
     assert record["bytes"] == [count * 4 * record["scalars"] for count in rounds]
 
 
-def test_blocks_agree_within_and_all_together(tmp_path: Path) -> None:
-    """2 + 2 + 2 | 2 + 2: blocks agree after every 2 steps, all of them after 6 and at the end."""
+def test_blocks_average_within_and_all_together(tmp_path: Path) -> None:
+    """2 + 2 + 2 | 2 + 2: blocks average after every 2 steps, all of them after 6 and at the end."""
     record = done(tmp_path, method="hierarchical", workers=None, topology="8x2", local_steps=(2, 3))
-    assert record["agreements"] == [5, 2]
+    assert record["syncs"] == [5, 2]
     assert record["bytes"] == [count * 4 * record["scalars"] for count in (5, 2)]
 
 
@@ -202,6 +202,6 @@ def test_a_folder_of_images_is_trained_on(tmp_path: Path, monkeypatch: pytest.Mo
     }
     record = TrainJob(Run(**settings)).carry_out(Place(tmp_path / "work", tmp_path))
     assert record["steps"] == 12
-    assert record["agreements"] == [4 + 4]
+    assert record["syncs"] == [4 + 4]
     assert record["samples"] == 16
     assert 0 <= record["test_accuracy"] <= 1

@@ -19,7 +19,7 @@ from experiments.scales import SCALES
 from experiments.store import Store
 from experiments.study import Job, Record
 from experiments.training import TrainJob
-from localsgd.run import Run
+from localsgd.train.config.run import Run
 
 SMOKE = SCALES["smoke"]
 SETTINGS: dict[str, Any] = {**SMOKE.ground, "method": "local", "local_steps": (2,)}

@@ -8,8 +8,9 @@ import pytest
 from experiments import store, trunk
 from experiments.engine import Place
 from experiments.training import TrainJob, data
-from localsgd.plan import Plan
-from localsgd.run import Run
+from localsgd.train.config.complete import complete_run
+from localsgd.train.config.plan import Plan
+from localsgd.train.config.run import Run
 
 GROUND: dict[str, Any] = {
     "task": "digits",
@@ -22,7 +23,7 @@ GROUND: dict[str, Any] = {
 }
 SWITCHED = {
     "post-local": {"method": "post-local", "local_steps": (3,)},
-    "later": {"method": "post-local", "local_steps": (2,), "switch": "share:0.75"},
+    "later": {"method": "post-local", "local_steps": (2,), "switch": "fraction:0.75"},
     "between evaluations": {"method": "post-local", "local_steps": (2,), "switch": "step:7"},
     "growing": {"method": "batch-growth", "local_steps": (2,)},
     "mini-batch": {"method": "mini-batch"},
@@ -49,7 +50,7 @@ def done(one: TrainJob, scratch: Path) -> dict[str, Any]:
 def test_going_on_from_a_trunk_gives_the_bits_of_an_undisturbed_run(
     name: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Weights of all workers, curves, agreements and bytes; the trunk made by another run."""
+    """Weights of all workers, curves, syncs and bytes; the trunk made by another run."""
     settings = {**SWITCHED[name], "precision": precision}
     if name != "mini-batch":
         done(
@@ -68,7 +69,7 @@ def test_where_runs_share_workers() -> None:
     def steps(**settings: Any) -> list[int]:
         one = job(**settings).run
         task = data(one.task, None, one.train_samples)
-        return trunk.milestones(Plan(one.completed(task.card), task.train_size))
+        return trunk.milestones(Plan(complete_run(one, task.card), task.train_size))
 
     assert steps(method="mini-batch") == [10, 15]
     assert steps(method="post-local") == [10]

@@ -158,7 +158,7 @@ class Peaked:
         if not isinstance(job, TrainJob) or self.missing(job):
             return None
         score = 0.8 - abs(self.factor(job) - self.best(job)) + 1e-4 * (job.run.seed % 2)
-        counts = {"steps": 1000, "agreements": [10], "bytes": [10], "curve": [[1, 0.8, 1]]}
+        counts = {"steps": 1000, "syncs": [10], "bytes": [10], "curve": [[1, 0.8, 1]]}
         kinds = {"test_perplexity": 1 - score} if job.run.task == "wikitext-2" else {}
         return {"test_accuracy": score, "train_accuracy": score, **kinds, **counts}
 

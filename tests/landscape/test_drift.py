@@ -20,21 +20,21 @@ def test_two_workers_at_a_right_angle() -> None:
     assert found.to_mean == pytest.approx((4.5**0.5, 4.5**0.5))
     assert found.mean_update == pytest.approx(4.5**0.5)
     assert found.cosine == pytest.approx(0, abs=1e-15)
-    assert found.agreement == pytest.approx(0.5)
+    assert found.alignment == pytest.approx(0.5)
 
 
-def test_workers_that_agree_and_workers_that_cancel() -> None:
+def test_workers_that_average_and_workers_that_cancel() -> None:
     same = drift(rows([1.0, 2.0], [1.0, 2.0]), rows([0.0, 0.0])[0])
-    assert (same.cosine, same.agreement, same.between) == (pytest.approx(1), pytest.approx(1), 0)
+    assert (same.cosine, same.alignment, same.between) == (pytest.approx(1), pytest.approx(1), 0)
     apart = drift(rows([1.0, 0.0], [-1.0, 0.0]), rows([0.0, 0.0])[0])
-    assert (apart.cosine, apart.agreement) == (pytest.approx(-1), 0)
+    assert (apart.cosine, apart.alignment) == (pytest.approx(-1), 0)
 
 
 def test_one_worker_and_no_move() -> None:
     alone = drift(rows([1.0, 0.0]), rows([0.0, 0.0])[0])
     assert (alone.cosine, alone.between, alone.to_mean) == (None, 0, (0,))
     still = drift(rows([1.0, 0.0], [1.0, 0.0]), rows([1.0, 0.0])[0])
-    assert (still.cosine, still.agreement) == (None, None)
+    assert (still.cosine, still.alignment) == (None, None)
 
 
 def test_history_has_the_angle_between_rounds() -> None:

@@ -16,7 +16,7 @@ HISTORY = [
 ]
 DRIFT = [
     {"kind": "drift", "step": s, "to_mean": [1.0, 3.0], "between": 1.0, "updates": [2.0, 2.0],
-     "mean_update": 1.0, "cosine": None if s == 0 else 0.5, "agreement": 0.7,
+     "mean_update": 1.0, "cosine": None if s == 0 else 0.5, "alignment": 0.7,
      "between_rounds": None}
     for s in (0, 4, 8)
 ]  # fmt: skip

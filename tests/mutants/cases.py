@@ -15,7 +15,7 @@ def _in(tests: str, *changes: tuple[str, str, str]) -> list[Mutant]:
 
 
 SCHEDULES = _in(
-    "tests/test_schedule.py",
+    "tests/schedule/test_schedule.py",
     ("PostLocal.__call__", "progress.step >= self.after", "progress.step > self.after"),
     ("Warmup.__call__", "math.floor(round(exponent, 9))", "round(exponent)"),
     (
@@ -91,12 +91,12 @@ LEVELS = _in(
     "test_level.py test_outer.py test_train.py::resumed,does_not_agree_again",
     ("Level.share", "1 if self.members.data_ptr() == self.anchor.data_ptr() else 0", "1"),
     ("Level.follow", "self.anchor.copy_(self.members[:, 0])", "None"),
-    ("Level.begin_agree", "self._agreed_rate = self._learning_rate", ""),
+    ("Level.begin_average", "self._averaged_rate = self._learning_rate", ""),
     ("Level._step", 'group["lr"] = base', ""),
     ("Level._step", "update.contiguous() / scale", "update.contiguous()"),
     ("Level.load", 'self._learning_rate = state["learning_rate"]', ""),
     ("Level.load", 'self.anchor.copy_(state["anchor"])', "None"),
-    ("agree_and_share", "levels[:first]", "levels[:0]"),
+    ("average_and_share", "levels[:first]", "levels[:0]"),
     ("_share", "reversed(levels)", "levels"),
     ("settle", "index >= first or level.unsettled", "level.unsettled"),
 )
@@ -114,13 +114,13 @@ OUTERS = _in(
 )
 
 DELAYED = _in(
-    "tests/test_delayed.py",
+    "tests/averaging/test_delay.py",
     ("Fragmented.settle", "usual if usual.linear else OrderedMean()", "usual"),
     ("Fragmented.settle", "level.reducer = usual", ""),
     (
-        "Fragmented.agree",
-        "len(self._under_way) == self.delay.agreements",
-        "len(self._under_way) > self.delay.agreements",
+        "Fragmented.synchronise",
+        "len(self._under_way) == self.delay.syncs",
+        "len(self._under_way) > self.delay.syncs",
     ),
     ("Fragmented._apply", "own.add_(way, alpha=self.delay.correction)", "own.add_(way)"),
     ("Fragmented.begin_round", "(self._turn - 1) % self.delay.fragments", "0"),
@@ -157,20 +157,20 @@ REDUCERS = [
         "conformance/test_compressed_mean.py reduce/test_compressed.py",
         (
             "CompressedMean._draw",
-            "generator_for(seed, purpose, self._agreements, place)",
+            "generator_for(seed, purpose, self._syncs, place)",
             "generator_for(seed, purpose)",
         ),
         (
             "CompressedMean._draw",
-            "generator_for(seed, purpose, self._agreements, place)",
-            "generator_for(seed, 'error', self._agreements, place)",
+            "generator_for(seed, purpose, self._syncs, place)",
+            "generator_for(seed, 'error', self._syncs, place)",
         ),
         (
             "CompressedMean._draw",
-            "generator_for(seed, purpose, self._agreements, place)",
-            "generator_for(seed, purpose, self._agreements, 0)",
+            "generator_for(seed, purpose, self._syncs, place)",
+            "generator_for(seed, purpose, self._syncs, 0)",
         ),
-        ("CompressedMean.load", 'state.get("agreements", 0)', "0"),
+        ("CompressedMean.load", 'state.get("syncs", 0)', "0"),
         ("Chunk.encode", "self.codec.add(payload, error, -1.0)", "None"),
         ("CompressedMean._gathers", "members <= 2", "members <= 1"),
         ("CompressedMean._in_two_phases", "means /= collective.members", ""),
@@ -207,7 +207,7 @@ INNER_STATES = _in(
         'due.get(key, None if key in self._named else due.get("all"))',
         'due.get(key, due.get("all"))',
     ),
-    ("InnerStates.agree", "agreements % rule.period == 0", "agreements % rule.period == 1"),
+    ("InnerStates.synchronise", "syncs % rule.period == 0", "syncs % rule.period == 1"),
     ("InnerStates._average_one", "1 / len(have)", "1 / len(sizes)"),
     ("InnerStates._average_one", "min(have) != max(have)", "False"),
     ("_counters", "value.dim() == 0", "value.dim() == 1"),
@@ -271,7 +271,7 @@ WORKERS = [
     ),
     *_in(
         "test_state.py::second,flipped",
-        ("load", 'assembly.model_agreements = common["model_agreements"]', ""),
+        ("load", 'assembly.model_syncs = common["model_syncs"]', ""),
         ("_unsealed", "sealed != _sealed(common)", "False"),
     ),
     *_in(
@@ -286,16 +286,16 @@ WORKERS = [
 OPTIMIZER = [
     *_in(
         "optimizer/test_interface.py optimizer/test_gradients.py",
-        ("LocalSGD._load_own", 'self._model_agreements = own["model_agreements"]', ""),
+        ("LocalSGD._load_own", 'self._model_syncs = own["model_syncs"]', ""),
         ("LocalSGD.finish", "self._finished_at == self.steps", "False"),
         ("LocalSGD._begin_rounds", "left != length", "False"),
         ("LocalSGD.zero_grad", "self._gradients.reopen()", "None"),
         ("LocalSGD._found_inf", "amp.unscale(self.inner, scale)", "None"),
         ("LocalSGD._innermost_due", "left != length", "True"),
-        ("Averager.mean_loss", "agree_and_share(self._levels(row))", "None"),
+        ("Averager.mean_loss", "average_and_share(self._levels(row))", "None"),
         (
             "LocalSGD._load_own",
-            "self._position.shared = min(self._position.shared, own['shared'])",
+            "self._position.lockstep = min(self._position.lockstep, own['shared'])",
             "",
         ),
     ),
@@ -312,7 +312,7 @@ OPTIMIZER = [
     *_in(
         "optimizer/test_agreements.py",
         ("averaged", "row.values.copy_(own)", "None"),
-        ("Averager.set_shared", "min(shared, self._exact)", "self._exact"),
+        ("Averager.set_lockstep", "min(shared, self._exact)", "self._exact"),
     ),
 ]
 

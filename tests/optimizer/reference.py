@@ -56,7 +56,7 @@ def reference(
     """The K workers' models after all that is drawn.
 
     Args:
-        picture: `.` for a step, a digit for an agreement of that many levels.
+        picture: `.` for a step, a digit for a sync of that many levels.
         groups: of each level, as lists of workers, innermost first; the outermost is the world.
         make: inner optimizers.
         shared: groups that average gradients before each step.

@@ -1,4 +1,4 @@
-"""Four gloo processes against K models in a list, for every way of nesting and agreeing."""
+"""Four gloo processes against K models in a list, for every way of nesting and averaging."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CASES: dict[str, tuple[dict[str, Any], str, list, list]] = {
     "local": ({"local_steps": 3}, "...1...1..", [FLAT], []),
     "mini-batch": ({"local_steps": 1}, ".........", [FLAT], FLAT),
     "mini-batch on models": (
-        {"local_steps": 1, "agree_on": "models"},
+        {"local_steps": 1, "average": "models"},
         ".1.1.1.1.1.1.1.1.1",
         [FLAT],
         [],
@@ -72,7 +72,7 @@ CASES: dict[str, tuple[dict[str, Any], str, list, list]] = {
         UNEQUAL,
     ),
     "one block after the other": (
-        {"local_steps": [2, 2], "topology": "4x1", "agree_on": "models"},
+        {"local_steps": [2, 2], "topology": "4x1", "average": "models"},
         "....2....2.",
         [[[0], [1], [2], [3]], FLAT],
         [],
@@ -91,11 +91,11 @@ def train(keywords: dict[str, Any], steps: int, wrapped: bool = False) -> dict[s
         loss_of(model, rank, step).backward()
         optimizer.step()
     own = values(module)
-    with optimizer.agreed_model():
-        agreed = values(module)
+    with optimizer.averaged_model():
+        averaged = values(module)
     untouched = values(module)
     optimizer.finish()
-    return {"own": own, "agreed": agreed, "untouched": untouched, "finished": values(module)}
+    return {"own": own, "averaged": averaged, "untouched": untouched, "finished": values(module)}
 
 
 def train_all(wrapped: bool) -> list[dict[str, Any]]:
@@ -125,12 +125,12 @@ def test_each_rank_is_a_worker_of_the_reference(case: int, plain: list) -> None:
 @pytest.mark.parametrize("case", range(len(CASES)), ids=list(CASES))
 def test_it_is_the_same_under_ddp(case: int, plain: list, wrapped: list) -> None:
     for rank in range(4):
-        for moment in ("own", "agreed", "finished"):
+        for moment in ("own", "averaged", "finished"):
             assert_same(wrapped[rank][case][moment], plain[rank][case][moment])
 
 
 @pytest.mark.parametrize("case", range(len(CASES)), ids=list(CASES))
-def test_the_agreed_model_is_the_mean_of_all(case: int, plain: list) -> None:
+def test_the_averaged_model_is_the_mean_of_all(case: int, plain: list) -> None:
     ranks = [plain[rank][case] for rank in range(4)]
     expected = {
         name: torch.stack([rank["own"][name].double() for rank in ranks]).mean(0)
@@ -140,8 +140,8 @@ def test_the_agreed_model_is_the_mean_of_all(case: int, plain: list) -> None:
     means = torch.stack([rank["own"]["1.running_mean"] for rank in ranks])
     expected["1.running_var"] += means.var(0, correction=0)
     for rank in ranks:
-        assert_same(rank["agreed"], expected)
-        assert_bits(rank["agreed"], ranks[0]["agreed"])
+        assert_same(rank["averaged"], expected)
+        assert_bits(rank["averaged"], ranks[0]["averaged"])
         assert_bits(rank["untouched"], rank["own"])
         assert_same(rank["finished"], expected)
 

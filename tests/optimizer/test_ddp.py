@@ -160,13 +160,13 @@ def two_optimizers(wrapped: bool) -> dict[str, Tensor]:
         for optimizer in optimizers:
             optimizer.step()
     before = values(module)
-    with optimizers[0].agreed_model(), optimizers[1].agreed_model():
-        agreed = values(module)
+    with optimizers[0].averaged_model(), optimizers[1].averaged_model():
+        averaged = values(module)
     assert_same(values(module), before)
     for optimizer in optimizers:
         optimizer.finish()
-    assert_same(values(module), agreed)
-    return agreed
+    assert_same(values(module), averaged)
+    return averaged
 
 
 def test_two_optimizers_on_one_model() -> None:
@@ -238,7 +238,7 @@ def with_a_hook_of_ones_own() -> str:
     ddp.register_comm_hook(None, lambda state, bucket: None)
     with pytest.raises(UserError) as caught:
         LocalSGD(nesterov(ddp.module), ddp, local_steps=1)
-    LocalSGD(nesterov(ddp.module), ddp, local_steps=1, agree_on="models")
+    LocalSGD(nesterov(ddp.module), ddp, local_steps=1, average="models")
     return str(caught.value)
 
 

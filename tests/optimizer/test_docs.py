@@ -48,9 +48,9 @@ def test_every_argument_is_on_the_page() -> None:
     for argument in (
         "local_steps",
         "topology",
-        "agree_on",
-        "reducers",
-        "outers",
+        "average",
+        "reducer",
+        "outer",
         "start",
         "timeout",
     ):

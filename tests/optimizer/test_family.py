@@ -11,11 +11,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from localsgd import LocalSGD, UserError, adacomm, qsr, waiting_share
-from localsgd.optimizer.rows import rows_of
+from localsgd import LocalSGD, UserError, adacomm, qsr, waiting_below
+from localsgd.averaging.placement import row_multiple
 from localsgd.reduce import CompressedMean, MajorityVote, PowerSgd, Reducer, Sign
-from localsgd.topology import row_multiple
-from localsgd.workers.layout import Layout
+from localsgd.rows.layout import Layout
+from localsgd.rows.model_rows import rows_of
 from tests.distributed.harness import run
 from tests.optimizer.reference import assert_bits, loss_of, net, values
 
@@ -90,18 +90,18 @@ def test_a_resumed_run_has_the_ledger_of_the_uninterrupted_one(rule: str, told: 
 
 
 def adaptive() -> dict[str, Any]:
-    """The number of agreements with each schedule, and the model at the end."""
+    """The number of syncs with each schedule, and the model at the end."""
     found: dict[str, Any] = {}
     sgd = lambda parameters: torch.optim.SGD(parameters, lr=0.05)  # noqa: E731
     for name, schedule in (
         ("adacomm", adacomm(4, period=4)),
         ("qsr", qsr(1, 0.1, longest=4)),
-        ("waiting", waiting_share(0.05)),
+        ("waiting", waiting_below(0.05)),
     ):
-        optimizer = local(sgd, {"local_steps": schedule, "agree_on": "models"}, steps=24)
+        optimizer = local(sgd, {"local_steps": schedule, "average": "models"}, steps=24)
         optimizer.finish()
         [[level]] = optimizer._models._stacks
-        found[name] = level.agreements, values(optimizer.model)
+        found[name] = level.syncs, values(optimizer.model)
     return found
 
 
@@ -111,7 +111,7 @@ def test_ranks_choose_the_same_rounds_from_losses_and_times_of_their_own() -> No
         for rank in ranks:
             assert rank[name][0] == ranks[0][name][0], name
             assert_bits(rank[name][1], ranks[0][name][1])
-    # (0.1/0.05)² = 4, once the rate has been agreed on, at the third round of one step.
+    # (0.1/0.05)² = 4, once the rate has been averaged, at the third round of one step.
     assert ranks[0]["qsr"][0] == 2 + 5 + 1
 
 
@@ -129,7 +129,7 @@ def compressed() -> list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]
     [row] = rows_of(model := net(), sgd(model.parameters()), row_multiple(4))
     return [
         tuple(
-            values(local(sgd, {"local_steps": 2, "reducers": [make(layout)]}, steps=4).model)
+            values(local(sgd, {"local_steps": 2, "reducer": [make(layout)]}, steps=4).model)
             for layout in (None, row.layout)
         )
         for make in COMPRESSING
@@ -152,7 +152,7 @@ def between_blocks() -> torch.Tensor:
         model,
         local_steps=[1, 2],
         topology="2x2",
-        reducers=[None, PowerSgd(rank=1)],
+        reducer=[None, PowerSgd(rank=1)],
     )
     for step in range(2):
         optimizer.zero_grad()

@@ -16,9 +16,9 @@ from tests.distributed.harness import run
 DTYPES = [torch.bfloat16, torch.float16]
 HOW: dict[str, dict[str, Any]] = {
     "models": {"local_steps": 2},
-    "ordered": {"local_steps": 2, "reducers": [OrderedMean()]},
+    "ordered": {"local_steps": 2, "reducer": [OrderedMean()]},
     "gradients": {"local_steps": 1},
-    "unequal blocks": {"local_steps": [1, 2], "topology": "1+2", "agree_on": "models"},
+    "unequal blocks": {"local_steps": [1, 2], "topology": "1+2", "average": "models"},
     "a block": {"local_steps": [2, 2], "topology": "1x3"},
 }
 
@@ -37,7 +37,7 @@ def moved(how: str, dtype: torch.dtype, ddp: bool = False) -> list[int]:
     gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     counts = []
     optimizer._gradients.watch = None  # It would say that all see the same batches.
-    optimizer._gradients.set_shared(optimizer._gradients.shared)
+    optimizer._gradients.set_lockstep(optimizer._gradients.lockstep)
     for _ in range(4):
         optimizer.zero_grad()
         wrapped(x).sum().backward()
@@ -46,7 +46,7 @@ def moved(how: str, dtype: torch.dtype, ddp: bool = False) -> list[int]:
         counts.append(differing(averaged, gradients))
         optimizer.step()
         counts.append(differing(list(model.parameters()), start))
-    with optimizer.agreed_model():
+    with optimizer.averaged_model():
         counts.append(differing(list(model.parameters()), start))
     optimizer.finish()
     counts.append(differing(list(model.parameters()), start))

@@ -39,7 +39,7 @@ def go(model: nn.Module, optimizer: LocalSGD, first: int, last: int) -> None:
         {"local_steps": 4},
         {"local_steps": localsgd.post_local(3, after=4)},
         {"local_steps": [2, 3], "topology": localsgd.Topology((1, 1))},
-        {"local_steps": 1, "agree_on": "gradients"},
+        {"local_steps": 1, "average": "gradients"},
     ],
     ids=str,
 )
@@ -47,8 +47,8 @@ def test_one_worker_takes_the_inner_optimizer_s_steps(keywords: dict[str, Any]) 
     model = net()
     optimizer = LocalSGD(nesterov(model), model, **keywords)
     go(model, optimizer, 0, 10)
-    with optimizer.agreed_model() as agreed:
-        assert agreed is model
+    with optimizer.averaged_model() as averaged:
+        assert averaged is model
         assert_bits(values(model), values(plain(10)))
     optimizer.finish()
     assert_bits(values(model), values(plain(10)))
@@ -184,14 +184,14 @@ def test_state_goes_through_a_file(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 8))
-def test_every_second_agreement_is_the_same_one_after_a_resume(cut: int) -> None:
+def test_every_second_sync_is_the_same_one_after_a_resume(cut: int) -> None:
     """By hand: gradients of 1, and momentum 1, that is reset after steps 4 and 8."""
 
     def made() -> tuple[nn.Module, LocalSGD]:
         model = nn.Linear(1, 1, bias=False)
         inner = torch.optim.SGD(model.parameters(), lr=1.0, momentum=1.0 - 2**-30)
         rule = "momentum_buffer=reset:2"
-        options: dict[str, Any] = {"local_steps": 2, "agree_on": "models", "inner_state": rule}
+        options: dict[str, Any] = {"local_steps": 2, "average": "models", "inner_state": rule}
         return model, LocalSGD(inner, model, **options)
 
     def momenta(model: nn.Module, optimizer: LocalSGD, steps: int) -> list[int]:
@@ -269,17 +269,19 @@ def test_its_text_says_when_and_with_whom() -> None:
     assert repr(plain).startswith("LocalSGD (H = 4, topology 1, 0 steps)")
 
 
-def test_no_step_inside_the_agreed_model() -> None:
+def test_no_step_inside_the_averaged_model() -> None:
     model = net()
     optimizer = LocalSGD(nesterov(model), model, local_steps=2)
     with (
-        optimizer.agreed_model(),
-        optimizer.agreed_model(),
+        optimizer.averaged_model(),
+        optimizer.averaged_model(),
         pytest.raises(UserError, match="leave"),
     ):
         optimizer.step()
-    with optimizer.agreed_model():
-        with pytest.raises(UserError, match=r"finish\(\) inside agreed_model\(\) would be undone"):
+    with optimizer.averaged_model():
+        with pytest.raises(
+            UserError, match=r"finish\(\) inside averaged_model\(\) would be undone"
+        ):
             optimizer.finish()
         with pytest.raises(UserError, match="leave"):
             optimizer.load_state_dict(optimizer.state_dict())
@@ -317,15 +319,15 @@ def test_a_scaler_whose_user_unscales_and_clips() -> None:
     torch.testing.assert_close(before - model.weight.detach(), torch.tensor([[0.6, 0.8]]))
 
 
-def test_finish_agrees_only_where_that_is_due() -> None:
-    """The inner level has just agreed; once more would let its momentum act on nothing new."""
+def test_finish_synchronises_only_where_that_is_due() -> None:
+    """The inner level has just averaged; once more would let its momentum act on nothing new."""
     model = net()
     outers = [localsgd.outer.sgd(1.0, momentum=0.5), None]
-    optimizer = LocalSGD(nesterov(model), model, local_steps=[2, 2], topology="1x1", outers=outers)
+    optimizer = LocalSGD(nesterov(model), model, local_steps=[2, 2], topology="1x1", outer=outers)
     go(model, optimizer, 0, 2)
-    agreed = values(model)
+    averaged = values(model)
     optimizer.finish()
-    assert_bits(values(model), agreed)
+    assert_bits(values(model), averaged)
     go(model, optimizer, 2, 3)
     moved = values(model)
     optimizer.finish()
@@ -338,7 +340,7 @@ def test_an_outer_round_keeps_the_rate_of_its_first_step() -> None:
     nn.init.zeros_(model.weight)
     inner = torch.optim.SGD(model.parameters(), lr=1.0)
     outers = [None, localsgd.outer.block_momentum(0.5)]
-    optimizer = LocalSGD(inner, model, local_steps=[2, 2], topology="1x1", outers=outers)
+    optimizer = LocalSGD(inner, model, local_steps=[2, 2], topology="1x1", outer=outers)
     for rate in range(1, 9):
         optimizer.param_groups[0]["lr"] = float(rate)
         optimizer.zero_grad()
@@ -352,7 +354,7 @@ def test_block_momentum_is_told_the_rate_of_the_round_s_first_step() -> None:
     """w <- w0 - lr u with u = (w0 - w1) / lr: the first round is plain averaging."""
     model = net()
     outers = [localsgd.outer.block_momentum(0.5)]
-    optimizer = LocalSGD(nesterov(model), model, local_steps=2, outers=outers)
+    optimizer = LocalSGD(nesterov(model), model, local_steps=2, outer=outers)
     start = model[0].weight.detach().clone()
     go(model, optimizer, 0, 1)
     optimizer.param_groups[0]["lr"] = 0.01

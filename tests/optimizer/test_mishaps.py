@@ -10,12 +10,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from localsgd import LocalSGD, UserError, outer, plateau, waiting_share
+from localsgd import LocalSGD, UserError, outer, plateau, waiting_below
+from localsgd.averaging.placement import placement_of
+from localsgd.averaging.topology import Topology
 from localsgd.reduce import CompressedMean, ExactMean, PowerSgd, Sign
-from localsgd.reduce.seam import bound_to_all
-from localsgd.signals import Signals
-from localsgd.topology import Topology, place
-from localsgd.workers.layout import Layout
+from localsgd.reduce.reducer import bound_to_all
+from localsgd.rows.layout import Layout
+from localsgd.schedule.signals import Signals
 from tests.distributed.harness import run
 from tests.optimizer.reference import (
     assert_bits,
@@ -40,9 +41,9 @@ def trained(model: Any, optimizer: LocalSGD, steps: int) -> None:
 
 
 KEEP_AN_ANCHOR: list[dict[str, Any]] = [
-    {"outers": [outer.diloco()]},
-    {"reducers": [CompressedMean(Sign())]},
-    {"outers": [outer.diloco(), outer.sgd(0.5)], "topology": "1x2", "local_steps": [2, 2]},
+    {"outer": [outer.diloco()]},
+    {"reducer": [CompressedMean(Sign())]},
+    {"outer": [outer.diloco(), outer.sgd(0.5)], "topology": "1x2", "local_steps": [2, 2]},
 ]
 
 
@@ -122,7 +123,7 @@ def test_a_schedule_that_fails_leaves_the_mean_behind() -> None:
     [expected, _] = reference("..1", [[[0, 1]]])
     for rank in run(2, failed, {}):
         assert_same(rank, parameters_of(expected))
-    first, second = run(2, failed, {"outers": [outer.diloco()]})
+    first, second = run(2, failed, {"outer": [outer.diloco()]})
     assert_bits(first, second)
     assert first["0.weight"].sub(parameters_of(net())["0.weight"]).abs().max() < 1
 
@@ -158,7 +159,7 @@ def loaded_by_all(keywords: dict[str, Any]) -> str | None:
 
 
 def test_the_memory_of_another_rank_is_refused() -> None:
-    first, second = run(2, loaded_by_all, {"reducers": [CompressedMean(Sign())]})
+    first, second = run(2, loaded_by_all, {"reducer": [CompressedMean(Sign())]})
     assert first is None
     assert second.startswith("the state is of rank 0, and what its levels and reducers remember")
     assert run(2, loaded_by_all, {}) == [None, None]
@@ -209,7 +210,7 @@ def mixed() -> dict[str, Tensor]:
     torch.manual_seed(0)
     model = Mixed()
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
-    optimizer = LocalSGD(inner, model, local_steps=2, reducers=[PowerSgd(rank=1)])
+    optimizer = LocalSGD(inner, model, local_steps=2, reducer=[PowerSgd(rank=1)])
     draw = torch.Generator().manual_seed(dist.get_rank())
     for _ in range(4):
         optimizer.zero_grad()
@@ -233,8 +234,8 @@ def test_where_no_row_has_a_matrix_it_is_refused() -> None:
 
 
 def test_waiting_is_not_measured_on_a_gpu() -> None:
-    world = place(Topology((1,))).world
-    schedules: list[Callable[[Any], int]] = [waiting_share(0.05)]
+    world = placement_of(Topology((1,))).world
+    schedules: list[Callable[[Any], int]] = [waiting_below(0.05)]
     with pytest.raises(UserError, match="needs workers on CPUs"):
         Signals(schedules, world, torch.device("cuda"))
     assert Signals(schedules, world, torch.device("cpu")).needed

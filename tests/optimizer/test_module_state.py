@@ -68,7 +68,7 @@ BUFFERS: dict[str, tuple[Callable[[int], Tensor], Any]] = {
 
 
 def buffers() -> dict[str, tuple[Any, Any, bool]]:
-    """The value in agreed_model(), after finish(), and whether one's own came back meanwhile."""
+    """The value in averaged_model(), after finish(), and whether one's own came back meanwhile."""
     found = {}
     for kind, (make, _) in BUFFERS.items():
         with warnings.catch_warnings():
@@ -79,7 +79,7 @@ def buffers() -> dict[str, tuple[Any, Any, bool]]:
             model.odd = make(dist.get_rank())
             own = model.odd
             readable = kind not in ("quantised", "nested")
-            with optimizer.agreed_model():
+            with optimizer.averaged_model():
                 inside = dense(model.odd) if readable else None
             back = model.odd is own
             if readable:
@@ -108,7 +108,7 @@ def refusals() -> list[str]:
         optimizer = trained(model)
         model.odd = late
         before = model.body.weight.detach().clone()
-        with pytest.raises(UserError) as caught, optimizer.agreed_model():
+        with pytest.raises(UserError) as caught, optimizer.averaged_model():
             pass
         assert torch.equal(model.body.weight, before)
         with pytest.raises(UserError, match="odd"):
@@ -136,7 +136,7 @@ def own_state() -> tuple[list[float], list[float]]:
     model = Model(torch.zeros(1), persistent=False)
     optimizer = trained(model)
     model.odd = torch.tensor([float(dist.get_rank())])
-    with optimizer.agreed_model():
+    with optimizer.averaged_model():
         model.odd = torch.zeros(7)  # Another batch size.
     optimizer.finish()
     return model.odd.tolist(), model.frozen.tolist()
@@ -165,7 +165,7 @@ def test_a_start_that_is_handed_out() -> None:
 
 
 def normed() -> list[tuple[float, float, bool]]:
-    """Spectral norms of the weight in agreed_model() and after finish()."""
+    """Spectral norms of the weight in averaged_model() and after finish()."""
     found = []
     for norm in (parametrizations.spectral_norm, nn.utils.spectral_norm):
         torch.manual_seed(0)
@@ -173,7 +173,7 @@ def normed() -> list[tuple[float, float, bool]]:
         optimizer = trained(model, steps=9, local_steps=10)
         layer: Any = model[0]
         own = [buffer.clone() for buffer in model.buffers()]
-        with optimizer.agreed_model():
+        with optimizer.averaged_model():
             inside = torch.linalg.matrix_norm(layer.weight.detach(), 2).item()
         back = all(torch.equal(*pair) for pair in zip(own, model.buffers(), strict=True))
         optimizer.finish()
@@ -197,7 +197,7 @@ def pruned() -> list[list[float]]:
     optimizer = trained(model)
     layer: Any = model[0]
     prune.random_unstructured(layer, "weight", 0.5)
-    with optimizer.agreed_model():
+    with optimizer.averaged_model():
         assert torch.equal(layer.weight, layer.weight_orig * layer.weight_mask)
         inside = layer.weight_mask.flatten().tolist()
     assert torch.equal(layer.weight, layer.weight_orig * layer.weight_mask)

@@ -40,18 +40,18 @@ def two() -> list[str]:
         loss_of(model, dist.get_rank(), 0).backward()
         first.step()
         second.step()
-        with first.agreed_model(), second.agreed_model():
+        with first.averaged_model(), second.averaged_model():
             assert equal(model)
-        with second.agreed_model(), first.agreed_model():
+        with second.averaged_model(), first.averaged_model():
             assert equal(model)
         assert not caught
-        with first.agreed_model():
+        with first.averaged_model():
             assert equal(model[0])
             assert not equal(model[2])
             for call in (second.step, second.finish):
                 with pytest.raises(UserError, match="of another LocalSGD on the same model"):
                     call()
-        with first.agreed_model():
+        with first.averaged_model():
             pass
         first.finish()
         second.finish()
@@ -62,7 +62,7 @@ def two() -> list[str]:
 def test_two_on_one_model_show_their_average_together() -> None:
     first, second = run(2, two)
     assert len(first) == 1
-    assert "agreed_model() of one of 2 LocalSGD on this model" in first[0]
+    assert "averaged_model() of one of 2 LocalSGD on this model" in first[0]
     assert second == []
 
 
@@ -73,7 +73,7 @@ def one_after_the_other() -> list[str]:
     second = local_sgd(model, model)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with second.agreed_model():
+        with second.averaged_model():
             pass
     return [str(w.message) for w in caught] if first else []
 
@@ -120,7 +120,7 @@ def at_the_end() -> list[list[str]]:
         loss_of(model, dist.get_rank(), step).backward()
         optimizer.step()
     look()
-    with optimizer.agreed_model():
+    with optimizer.averaged_model():
         pass
     look()
     loss_of(model, dist.get_rank(), 6).backward()

@@ -42,7 +42,7 @@ def assert_all(weights: Tensor, value: float) -> None:
     torch.testing.assert_close(weights, torch.full_like(weights, value), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("keywords", [{}, {"outers": [outer.sgd(1.0)]}])
+@pytest.mark.parametrize("keywords", [{}, {"outer": [outer.sgd(1.0)]}])
 def test_an_error_on_all_ranks_who_hold_the_mean_of_the_others(keywords: dict[str, Any]) -> None:
     for weights, said in run(3, trained, keywords, 1, 2, torch.float64):
         assert_all(weights, -4.0)  # of -2 and -6
@@ -60,7 +60,7 @@ def test_an_error_on_all_ranks_who_hold_the_mean_of_the_others(keywords: dict[st
 def test_the_others_go_on_with_their_mean_and_the_worker_with_it(
     ranks: int, keywords: dict[str, Any], dtype: torch.dtype, value: float
 ) -> None:
-    keywords = {**keywords, "not_finite": "leave_out", "agree_on": "models"}
+    keywords = {**keywords, "not_finite": "leave_out", "average": "models"}
     found = run(ranks, trained, keywords, 1, 4, dtype)
     for weights, _ in found:
         assert_all(weights, value)
@@ -70,7 +70,7 @@ def test_the_others_go_on_with_their_mean_and_the_worker_with_it(
 
 @pytest.mark.parametrize("reducer", [CompressedMean(Sign()), PowerSgd(rank=1)])
 def test_after_a_refusal_each_rank_holds_its_own_weights_or_the_anchor(reducer: Any) -> None:
-    found = run(2, trained, {"reducers": [reducer]}, 1, 2, torch.float64)
+    found = run(2, trained, {"reducer": [reducer]}, 1, 2, torch.float64)
     for rank, (weights, said) in enumerate(found):
         own = weights[1:]
         assert_all(own, -2.0 * (rank + 1) if isinstance(reducer, CompressedMean) else 0.0)
@@ -87,7 +87,7 @@ def shown() -> tuple[Tensor, Tensor]:
     optimizer.step()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with optimizer.agreed_model():
+        with optimizer.averaged_model():
             inside = model.weight.detach().clone()
     return inside, model.weight.detach().clone()
 

@@ -10,19 +10,19 @@ import torch
 
 import localsgd
 from localsgd import UserError
-from localsgd.collective import InProcess
 from localsgd.optimizer.settings import Settings, settings_of
 from localsgd.reduce import CompressedMean, ExactMean, Int8, MajorityVote, PowerSgd, Sign, TopK
-from localsgd.workers.layout import Layout
+from localsgd.rows.layout import Layout
+from localsgd.wire import InProcess
 
 
 def settings(processes: int = 4, **keywords: Any) -> Settings:
     given: dict[str, Any] = {
         "local_steps": 1,
         "topology": None,
-        "agree_on": "auto",
-        "reducers": None,
-        "outers": None,
+        "average": "auto",
+        "reducer": None,
+        "outer": None,
     }
     return settings_of(processes, **{**given, **keywords})
 
@@ -51,23 +51,23 @@ momentum = localsgd.outer.block_momentum(0.5)
 @pytest.mark.parametrize(
     ("keywords", "exact"),
     [
-        ({"agree_on": "models"}, 0),
-        ({"agree_on": "gradients"}, 1),
-        ({"outers": [momentum]}, 0),
-        ({"reducers": [Lossy()]}, 0),
-        ({"reducers": [localsgd.OrderedMean()]}, 1),
-        ({"local_steps": [1, 4], "topology": "2x2", "outers": [None, momentum]}, 1),
-        ({"local_steps": [1, 4], "topology": "2x2", "reducers": [Lossy(), None]}, 0),
+        ({"average": "models"}, 0),
+        ({"average": "gradients"}, 1),
+        ({"outer": [momentum]}, 0),
+        ({"reducer": [Lossy()]}, 0),
+        ({"reducer": [localsgd.OrderedMean()]}, 1),
+        ({"local_steps": [1, 4], "topology": "2x2", "outer": [None, momentum]}, 1),
+        ({"local_steps": [1, 4], "topology": "2x2", "reducer": [Lossy(), None]}, 0),
         (
             {
                 "local_steps": [1, 4],
                 "topology": "2x2",
-                "outers": [None, momentum],
-                "agree_on": "gradients",
+                "outer": [None, momentum],
+                "average": "gradients",
             },
             1,
         ),
-        ({"local_steps": 4, "outers": [momentum]}, 0),
+        ({"local_steps": 4, "outer": [momentum]}, 0),
     ],
 )
 def test_levels_that_may_average_gradients(keywords: dict[str, Any], exact: int) -> None:
@@ -83,20 +83,20 @@ def test_levels_that_may_average_gradients(keywords: dict[str, Any], exact: int)
         ({"topology": 1.5}, "is not understood"),
         ({"delay": 4}, "delay=4 is no localsgd.Delay"),
         ({"inner_state": {"exp_avg": "average"}}, "is no text; write KEY=RULE"),
-        ({"reducers": "sign"}, "reducers='sign' is no list"),
-        ({"reducers": CompressedMean(Sign())}, "is no list; give one"),
-        ({"reducers": [Sign()]}, "is no reducer; .* compressor in CompressedMean"),
-        ({"reducers": [CompressedMean]}, "is no reducer"),
-        ({"outers": [torch.optim.SGD]}, "is no outer optimizer"),
+        ({"reducer": "sign"}, "reducers='sign' is no list"),
+        ({"reducer": CompressedMean(Sign())}, "is no list; give one"),
+        ({"reducer": [Sign()]}, "is no reducer; .* compressor in CompressedMean"),
+        ({"reducer": [CompressedMean]}, "is no reducer"),
+        ({"outer": [torch.optim.SGD]}, "is no outer optimizer"),
         ({"topology": "2x2"}, "local_steps has one number or schedule for the 2 levels"),
         ({"local_steps": [1, 2]}, "local_steps has 2 schedules for the 1 levels"),
         ({"topology": 8}, "topology 8 has 8 workers, and there are 4 processes"),
         ({"topology": "4by2"}, "is not understood"),
-        ({"agree_on": "weights"}, "agree_on='weights' is unknown"),
-        ({"outers": []}, "outers has 0 entries for the 1 levels"),
-        ({"outers": [momentum], "agree_on": "gradients"}, "needs the exact mean and plain"),
-        ({"local_steps": 4, "agree_on": "gradients"}, "needs H = 1 at the start"),
-        ({"reducers": [Lossy()], "agree_on": "gradients"}, r"level 1 \(counted from the inner"),
+        ({"average": "weights"}, "average='weights' is unknown"),
+        ({"outer": []}, "outer has 0 entries for the 1 levels"),
+        ({"outer": [momentum], "average": "gradients"}, "needs the exact mean and plain"),
+        ({"local_steps": 4, "average": "gradients"}, "needs H = 1 at the start"),
+        ({"reducer": [Lossy()], "average": "gradients"}, r"level 1 \(counted from the inner"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(keywords: dict[str, Any], reason: str) -> None:
@@ -125,7 +125,7 @@ LAYOUT = Layout.of([("w", torch.empty(8, 8))])
     ],
 )
 def test_reducers_are_described_with_their_settings(one: Any, other: Any) -> None:
-    found = [settings(reducers=[reducer]).described()["reducers"] for reducer in (one, other)]
+    found = [settings(reducer=[reducer]).described()["reducer"] for reducer in (one, other)]
     assert found[0] != found[1]
 
 
@@ -140,7 +140,7 @@ def test_reducers_are_described_with_their_settings(one: Any, other: Any) -> Non
 def test_reducers_are_described_without_layout_and_memory(make: Any) -> None:
     used = make(LAYOUT)
     used.reduce(torch.ones(1, 2, LAYOUT.length), None, InProcess(2)).wait()
-    found = [settings(reducers=[reducer]).described()["reducers"] for reducer in (make(None), used)]
+    found = [settings(reducer=[reducer]).described()["reducer"] for reducer in (make(None), used)]
     assert found[0] == found[1]
 
 
@@ -150,6 +150,6 @@ def test_descriptions_have_no_addresses() -> None:
             return 1
 
     outer = localsgd.outer.Outer(partial(torch.optim.SGD, lr=1.0))
-    one, other = (settings(local_steps=Schedule(), outers=[outer]).described() for _ in range(2))
+    one, other = (settings(local_steps=Schedule(), outer=[outer]).described() for _ in range(2))
     assert one == other
-    assert "SGD" in one["outers"]
+    assert "SGD" in one["outer"]

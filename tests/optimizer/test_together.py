@@ -20,8 +20,8 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from localsgd import Delay, LocalSGD, PeerLost, UserError
-from localsgd.collective import presence
 from localsgd.reduce import CompressedMean, Sign
+from localsgd.wire import presence
 from tests.distributed.harness import run
 from tests.optimizer.reference import loss_of, nesterov, net
 
@@ -58,12 +58,12 @@ def made(**keywords: Any) -> tuple[Any, LocalSGD]:
 
 
 def entered(optimizer: LocalSGD) -> None:
-    with optimizer.agreed_model():
+    with optimizer.averaged_model():
         pass
 
 
 CALLS: dict[str, Callable[[LocalSGD], object]] = {
-    "agreed_model()": entered,
+    "averaged_model()": entered,
     "finish()": LocalSGD.finish,
 }
 
@@ -89,8 +89,8 @@ def alone(call: str, keywords: dict[str, Any], before: int, further: int) -> tup
         (4, {}, "the sync at step 4"),
         (4, {"topology": "2x2", "local_steps": [4, 2]}, "the sync of level 1 at step 4"),
         (2, {"local_steps": 1}, "the averaging of gradients at step 3"),
-        (2, {"reducers": [CompressedMean(Sign())]}, "the sync at step 4"),
-        (3, {"local_steps": 1, "agree_on": "models"}, "the sync at step 3"),
+        (2, {"reducer": [CompressedMean(Sign())]}, "the sync at step 4"),
+        (3, {"local_steps": 1, "average": "models"}, "the sync at step 3"),
     ],
 )
 def test_a_call_by_one_rank_ends_on_all_with_a_line_that_says_who_is_where(
@@ -115,10 +115,14 @@ def two_calls(first: str, second: str, more: int) -> str:
 
 
 def test_calls_that_differ_and_calls_after_different_steps() -> None:
-    for said in run(3, two_calls, "finish()", "agreed_model()", 0):
-        assert said.startswith("rank 0 is in finish() at step 1, ranks 1, 2 are in agreed_model()")
-    for said in run(2, two_calls, "agreed_model()", "agreed_model()", 1):
-        assert said.startswith("rank 0 is in agreed_model() at step 1, rank 1 is in agreed_model()")
+    for said in run(3, two_calls, "finish()", "averaged_model()", 0):
+        assert said.startswith(
+            "rank 0 is in finish() at step 1, ranks 1, 2 are in averaged_model()"
+        )
+    for said in run(2, two_calls, "averaged_model()", "averaged_model()", 1):
+        assert said.startswith(
+            "rank 0 is in averaged_model() at step 1, rank 1 is in averaged_model()"
+        )
 
 
 def saved_by_one(keywords: dict[str, Any], saver: int | None) -> list[Tensor]:
@@ -141,13 +145,13 @@ def saved_by_one(keywords: dict[str, Any], saver: int | None) -> list[Tensor]:
         (2, {"local_steps": 2}),
         (4, {"topology": "2x2", "local_steps": [1, 2]}),
         (3, {"topology": "1+2", "local_steps": [1, 2]}),
-        (4, {"topology": "2x2", "local_steps": [1, 1], "reducers": [None, CompressedMean(Sign())]}),
+        (4, {"topology": "2x2", "local_steps": [1, 1], "reducer": [None, CompressedMean(Sign())]}),
     ],
 )
 def test_one_rank_may_save_a_state_while_a_mean_is_on_its_way(
     ranks: int, keywords: dict[str, Any]
 ) -> None:
-    keywords = {**keywords, "delay": Delay(agreements=1)}
+    keywords = {**keywords, "delay": Delay(syncs=1)}
     expected = run(ranks, saved_by_one, keywords, None)
     for saver in (0, ranks - 1):
         for rank, parameters in enumerate(run(ranks, saved_by_one, keywords, saver)):
@@ -251,7 +255,7 @@ def parted(finish: bool) -> tuple[Tensor, Tensor]:
     if finish:
         optimizer.finish()
         return flat(model), expected
-    with optimizer.agreed_model():
+    with optimizer.averaged_model():
         return flat(model), expected
 
 

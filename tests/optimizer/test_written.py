@@ -40,9 +40,9 @@ def weights(model: nn.Module) -> set[float]:
 
 
 ANCHORED: list[dict[str, Any]] = [
-    {"outers": [outer.sgd(0.5)]},
-    {"reducers": [CompressedMean(Sign())]},
-    {"outers": [outer.sgd(0.5), None], "topology": "1x2", "local_steps": [2, 1]},
+    {"outer": [outer.sgd(0.5)]},
+    {"reducer": [CompressedMean(Sign())]},
+    {"outer": [outer.sgd(0.5), None], "topology": "1x2", "local_steps": [2, 1]},
 ]
 
 
@@ -110,7 +110,7 @@ def set_in_mid_round(keywords: dict[str, Any]) -> list[str]:
 
 
 def test_weights_that_are_set_in_mid_round_are_warned_of_once() -> None:
-    for found in run(2, set_in_mid_round, {"outers": [outer.sgd(0.5)]}):
+    for found in run(2, set_in_mid_round, {"outer": [outer.sgd(0.5)]}):
         (text,) = found
         assert "weights were set between steps in the middle of a round" in text
         assert "finish()" in text
@@ -134,7 +134,7 @@ def renormalised() -> int:
         torch.optim.SGD(model.parameters(), lr=1.0),
         model,
         local_steps=2,
-        outers=[outer.sgd(1.5)],
+        outer=[outer.sgd(1.5)],
         start="broadcast",
     )
     for _ in range(6):

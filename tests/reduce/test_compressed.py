@@ -7,11 +7,11 @@ import copy
 import pytest
 import torch
 
-from localsgd.collective import InProcess
+from localsgd.averaging.level import Level
 from localsgd.errors import UserError
-from localsgd.level import Level
 from localsgd.reduce import CompressedMean, Sign
-from localsgd.workers.layout import Layout
+from localsgd.rows.layout import Layout
+from localsgd.wire import InProcess
 
 
 def drawn(*shape: int, seed: int = 1) -> torch.Tensor:
@@ -31,7 +31,7 @@ def test_memories_by_member(way) -> None:
     expected = {"error": (1, 3, 50)} | ({"owner_error": (1, 3, 24)} if way == "two-phase" else {})
     assert shapes == expected
     assert state["place"].tolist() == [[0, 1, 2]]
-    assert state["agreements"] == 1
+    assert state["syncs"] == 1
 
 
 def test_what_is_saved_stays_as_it_was() -> None:
@@ -42,7 +42,7 @@ def test_what_is_saved_stays_as_it_was() -> None:
     assert torch.equal(saved["error"], one.state()["error"])
 
 
-@pytest.mark.parametrize("saved", [{}, {"feedback": False}, {"feedback": True, "agreements": 3}])
+@pytest.mark.parametrize("saved", [{}, {"feedback": False}, {"feedback": True, "syncs": 3}])
 def test_feedback_without_its_memory_is_refused(saved) -> None:
     with pytest.raises(UserError, match="error feedback is on, but what was saved is not of such"):
         CompressedMean(Sign()).load(saved)
@@ -94,6 +94,6 @@ def test_a_level_moves_its_anchor_by_scaled_signs() -> None:
     rows = torch.full((1, 2, 2), 10.0)
     level = Level(rows, InProcess(2), reducer=CompressedMean(Sign(), feedback=False))
     rows -= torch.tensor([[[2.0, -2.0], [4.0, 4.0]]])
-    level.agree()
+    level.average()
     level.share()
     assert rows.tolist() == [[[7, 9], [7, 9]]]

@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from localsgd import state
-from localsgd.assemble import Assembly, assemble
+from localsgd.averaging.placement import placement_of
 from localsgd.errors import UserError
-from localsgd.evaluate import agreed_model, score
-from localsgd.execute import barrier
-from localsgd.plan import Plan
-from localsgd.run import Run
-from localsgd.tasks.digits import CARD
-from localsgd.topology import place
+from localsgd.train.config.complete import complete_run
+from localsgd.train.config.plan import Plan
+from localsgd.train.config.run import Run
+from localsgd.train.data.tasks.digits import CARD
+from localsgd.train.engine import checkpoints
+from localsgd.train.engine.assembly import Assembly, assemble
+from localsgd.train.engine.evaluation import averaged_model, score
+from localsgd.train.engine.execution import barrier
 from tests.distributed import harness
 from tests.runs import digits, same, tiny, worker_states
 
@@ -42,7 +43,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "majority": {"compression": "majority"},
     "int8": {"compression": "int8"},
-    "top-k": {"compression": "top-k", "top_k_share": 0.1},
+    "top-k": {"compression": "top-k", "top_k_fraction": 0.1},
     "bfloat16": {"compression": "bfloat16", "compression_way": "two-phase"},
     "power-sgd": {"compression": "power-sgd"},
 }
@@ -51,7 +52,7 @@ WITH_MEMORY = [case for case in CASES if case not in ("sign", "majority")]
 
 def assembled(case: str) -> Assembly:
     run = tiny(**CASES[case])
-    return assemble(run, digits(), place(Plan(run, 80).topology), torch.device("cpu"))
+    return assemble(run, digits(), placement_of(Plan(run, 80).topology), torch.device("cpu"))
 
 
 def all_of(assembly: Assembly) -> dict[str, Any]:
@@ -68,7 +69,7 @@ def saved_at(case: str, steps: tuple[int, ...], folder: str) -> dict[str, Any]:
     def save() -> None:
         if assembly.workers.step in steps:
             at = Path(folder) / f"at-{assembly.workers.step}"
-            state.save(assembly, at, barrier, {})
+            checkpoints.save(assembly, at, barrier, {})
 
     assembly.advance(save)
     return all_of(assembly)
@@ -76,15 +77,15 @@ def saved_at(case: str, steps: tuple[int, ...], folder: str) -> dict[str, Any]:
 
 def resumed(case: str, step: int, folder: str) -> dict[str, Any]:
     assembly = assembled(case)
-    [checkpoint] = state.checkpoints(Path(folder) / f"at-{step}")
-    state.load(assembly, checkpoint)
+    [checkpoint] = checkpoints.checkpoints(Path(folder) / f"at-{step}")
+    checkpoints.load(assembly, checkpoint)
     assembly.advance()
     return all_of(assembly)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_resumes_to_the_same_bits(case: str, tmp_path: Path) -> None:
-    """Before the first agreement, right after one, and in the middle of a round."""
+    """Before the first sync, right after one, and in the middle of a round."""
     steps = (1, 4, 8)
     end = saved_at(case, steps, str(tmp_path))
     for step in steps:
@@ -109,8 +110,8 @@ def test_the_memory_matters(case: str, tmp_path: Path) -> None:
     """The tests above would be vacuous otherwise."""
     end = saved_at(case, (8,), str(tmp_path))
     assembly = assembled(case)
-    [checkpoint] = state.checkpoints(tmp_path / "at-8")
-    state.load(assembly, checkpoint)
+    [checkpoint] = checkpoints.checkpoints(tmp_path / "at-8")
+    checkpoints.load(assembly, checkpoint)
     memory = assembly.levels[-1].state()["reducer"]  # type: ignore[union-attr]
     assert memory["error"].any()
     memory["error"].zero_()
@@ -121,21 +122,24 @@ def test_the_memory_matters(case: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", ["sign", "gathered", "two-phase", "top-k", "power-sgd"])
 def test_learns_the_digits(case: str) -> None:
     """A run of a few seconds: 8 workers, H = 1 and then 4."""
-    run = Run(
-        model="mlp-16",
-        workers=8,
-        batch=8,
-        epochs=12.0,
-        local_steps=(4,),
-        reduction="ordered",
-        **CASES[case],
-    ).completed(CARD)
+    run = complete_run(
+        Run(
+            model="mlp-16",
+            workers=8,
+            batch=8,
+            epochs=12.0,
+            local_steps=(4,),
+            reduction="ordered",
+            **CASES[case],
+        ),
+        CARD,
+    )
     task = digits(1000)
-    assembly = assemble(run, task, place(Plan(run, 1000).topology), torch.device("cpu"))
+    assembly = assemble(run, task, placement_of(Plan(run, 1000).topology), torch.device("cpu"))
     assembly.advance()
-    assert score(agreed_model(assembly), assembly).accuracy > 0.8
+    assert score(averaged_model(assembly), assembly).accuracy > 0.8
 
 
 def test_gradients_cannot_be_compressed() -> None:
-    with pytest.raises(UserError, match="compression ef-sign is of updates of models, but agree_o"):
-        tiny(compression="ef-sign", agree_on="gradients")
+    with pytest.raises(UserError, match="compression ef-sign is of updates of models, but averag"):
+        tiny(compression="ef-sign", average="gradients")

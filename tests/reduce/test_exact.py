@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from localsgd.collective import InProcess
 from localsgd.reduce import ExactMean
+from localsgd.wire import InProcess
 
 
 def test_lies_in_the_first_member() -> None:

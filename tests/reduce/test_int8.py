@@ -6,13 +6,13 @@ import torch
 from localsgd.errors import UserError
 from localsgd.reduce import Int8
 from localsgd.reduce.compressor import decode, encode
-from localsgd.reduce.fragments import Fragments
+from localsgd.reduce.extents import Extents
 
 X = torch.tensor([127.0, 1.4, -1.6, -127.0, 0.0, 0.0, 254.0])
 
 
 def test_levels_of_each_chunk() -> None:
-    codec = Int8(3).codec(Fragments.whole(7), X.dtype)
+    codec = Int8(3).codec(Extents.whole(7), X.dtype)
     payload = encode(codec, X)
     assert payload[:12].clone().view(torch.float32).tolist() == [1, 1, 2]
     assert payload[12:].view(torch.int8).tolist() == [127, 1, -2, -127, 0, 0, 127]
@@ -20,7 +20,7 @@ def test_levels_of_each_chunk() -> None:
 
 
 def test_stochastic_rounding_follows_its_generator() -> None:
-    codec = Int8(3, seed=0).codec(Fragments.whole(7), X.dtype)
+    codec = Int8(3, seed=0).codec(Extents.whole(7), X.dtype)
     drawn = [encode(codec, X, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2, 3, 4, 5)]
     assert torch.equal(drawn[0], drawn[1])
     assert {tuple(payload.tolist()) for payload in drawn[1:]} != {tuple(drawn[0].tolist())}

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import torch
 
-from localsgd.collective import Entry, InProcess, Metered
 from localsgd.reduce import MajorityVote
+from localsgd.wire import Entry, InProcess, Metered
 
 X = torch.tensor([[[1.0, -1, 1, -4], [2, -2, -2, 2], [-3, -3, 3, 3], [-2, -2, 2, 0]]])
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from localsgd.collective import InProcess, Metered
-from localsgd.collective.metered import Entry
 from localsgd.reduce import ExactMean, OrderedMean, Reducer, ordered
+from localsgd.wire import InProcess, Metered
+from localsgd.wire.metered import Entry
 
 
 def test_adds_in_the_order_of_the_members() -> None:

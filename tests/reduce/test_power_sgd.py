@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from localsgd.collective import Entry, InProcess, Metered
 from localsgd.errors import UserError
 from localsgd.reduce import ExactMean, NotFinite, OrderedMean, PowerSgd
-from localsgd.workers.layout import Layout
+from localsgd.rows.layout import Layout
+from localsgd.wire import Entry, InProcess, Metered
 
 TENSORS = {"a": (6, 10), "bias": (6,), "kernel": (8, 2, 3, 3), "small": (2, 2)}
 LAYOUT = Layout.of(
@@ -75,8 +75,8 @@ def first_q(reducer: PowerSgd) -> dict[str, Tensor]:
 def test_is_the_obvious_one() -> None:
     reducer = PowerSgd(LAYOUT, 2)
     obvious = Obvious(first_q(reducer), 4)
-    for agreement in range(4):
-        x = updates(seed=agreement)
+    for sync in range(4):
+        x = updates(seed=sync)
         expected = obvious.mean(x[0])
         found = reducer.reduce(x, None, InProcess(4)).wait()[0]
         torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
@@ -88,8 +88,8 @@ def test_is_the_obvious_one() -> None:
 def test_sent_and_kept_are_what_was_given() -> None:
     reducer = PowerSgd(LAYOUT, 1)
     given = sent = torch.zeros(2, LAYOUT.length, dtype=torch.float64)
-    for agreement in range(5):
-        x = updates(3, 2, seed=agreement)
+    for sync in range(5):
+        x = updates(3, 2, seed=sync)
         given = given + x.sum(1)
         sent = sent + 3 * reducer.reduce(x, None, InProcess(3)).wait()
         kept = reducer.state()["error"].sum(1)
@@ -188,8 +188,8 @@ def test_half_precision_is_worked_on_in_float32(dtype: torch.dtype) -> None:
     """What a float32 run gives, rounded once; updates whose products float16 could not hold."""
     half = Layout(LAYOUT.slots, LAYOUT.length, dtype)
     one, other = PowerSgd(half, 2), PowerSgd(half, 2)
-    for agreement in range(3):
-        x = (1e-5 * updates(seed=agreement)).to(dtype)
+    for sync in range(3):
+        x = (1e-5 * updates(seed=sync)).to(dtype)
         found = one.reduce(x.clone(), None, InProcess(4)).wait()
         expected = other.reduce(x.float(), None, InProcess(4)).wait()
         assert found.dtype == dtype

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from localsgd.collective import InProcess
 from localsgd.errors import UserError
-from localsgd.reduce import CompressedMean, Sign, runs
+from localsgd.reduce import CompressedMean, Sign, spans
 from localsgd.reduce.compressor import decode, encode
-from localsgd.reduce.fragments import Fragments
+from localsgd.reduce.extents import Extents
+from localsgd.wire import InProcess
 
-ROW = Fragments(16, ((0, 3, "a"), (8, 12, "b")))  # type: ignore[arg-type]
+ROW = Extents(16, ((0, 3, "a"), (8, 12, "b")))  # type: ignore[arg-type]
 X = torch.tensor([1.0, -2, 6] + [0] * 5 + [0, -0.0, 4, -4] + [0] * 4)
 
 
-def through(compressor: Sign, row: Fragments, x: torch.Tensor) -> torch.Tensor:
+def through(compressor: Sign, row: Extents, x: torch.Tensor) -> torch.Tensor:
     codec = compressor.codec(row, x.dtype)
     return decode(codec, encode(codec, x), x)
 
@@ -73,13 +73,13 @@ def test_the_mean_is_of_scaled_signs_and_not_of_signs_times_scales() -> None:
 @pytest.mark.parametrize("length", [8, 16, 96, 120])
 def test_runs_change_nothing(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
     """Whether tensors go through one by one, in parts, or several at once."""
-    row = Fragments(200, ((0, 90, "a"), (96, 107, "b"), (112, 200, "c")))  # type: ignore[arg-type]
+    row = Extents(200, ((0, 90, "a"), (96, 107, "b"), (112, 200, "c")))  # type: ignore[arg-type]
     x = torch.randn(200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     x[90:96] = x[107:112] = 0
     for scales in ("tensor", "row", 40):
         whole = through(Sign(scales), row, x)  # type: ignore[arg-type]
         with monkeypatch.context() as small:
-            small.setattr(runs, "LENGTH", length)
+            small.setattr(spans, "LENGTH", length)
             found = through(Sign(scales), row, x)  # type: ignore[arg-type]
         torch.testing.assert_close(found, whole, rtol=1e-15, atol=0)
 
@@ -94,5 +94,5 @@ def test_bits_of_padding_between_tensors_are_0_however_long_a_run_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     expected = encode(Sign().codec(ROW, torch.float32), X)
-    monkeypatch.setattr(runs, "LENGTH", 8)
+    monkeypatch.setattr(spans, "LENGTH", 8)
     assert torch.equal(encode(Sign().codec(ROW, torch.float32), X), expected)

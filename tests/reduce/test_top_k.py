@@ -6,20 +6,20 @@ import torch
 from localsgd.errors import UserError
 from localsgd.reduce import TopK
 from localsgd.reduce.compressor import decode, encode
-from localsgd.reduce.fragments import Fragments
+from localsgd.reduce.extents import Extents
 
 X = torch.tensor([0.5, -3.0, 0.0, 2.0, -1.0])
 
 
 def test_the_largest_as_they_are() -> None:
-    codec = TopK(0.3).codec(Fragments.whole(5), X.dtype)
+    codec = TopK(0.3).codec(Extents.whole(5), X.dtype)
     assert codec.k == 2  # rounded up
     assert decode(codec, encode(codec, X), X).tolist() == [0, -3, 0, 2, 0]
 
 
 @pytest.mark.parametrize(("n", "share", "bitmap"), [(31, 1 / 31, False), (320, 0.1, True)])
 def test_places_are_written_the_shorter_way(n: int, share: float, bitmap: bool) -> None:
-    codec = TopK(share).codec(Fragments.whole(n), torch.float32)
+    codec = TopK(share).codec(Extents.whole(n), torch.float32)
     assert codec.as_bitmap is bitmap
     assert codec.size == 4 * codec.k + min(4 * codec.k, -(-n // 8))
     x = torch.zeros(n)

@@ -7,29 +7,32 @@ from typing import Any
 
 import torch
 
-from localsgd.assemble import Assembly, assemble
-from localsgd.plan import Plan
-from localsgd.record import Folder
-from localsgd.run import Run
-from localsgd.show.forecast import agreements
-from localsgd.tasks import digits
-from localsgd.tasks.digits import CARD
-from localsgd.tasks.entry import Source
-from localsgd.topology import place
+from localsgd.averaging.placement import placement_of
+from localsgd.show.forecast import syncs
+from localsgd.train.config.complete import complete_run
+from localsgd.train.config.plan import Plan
+from localsgd.train.config.run import Run
+from localsgd.train.data.tasks import digits
+from localsgd.train.data.tasks.digits import CARD
+from localsgd.train.data.tasks.entry import Source
+from localsgd.train.engine.assembly import Assembly, assemble
+from localsgd.train.engine.run_folder import Folder
 
 ROW_BYTES = 1000
 
 
 def plan_of(**settings: Any) -> Plan:
     """The plan of a completed run on digits."""
-    return Plan(Run(**settings).completed(CARD), CARD.train_size)
+    return Plan(complete_run(Run(**settings), CARD), CARD.train_size)
 
 
 def small_assembly(**settings: Any) -> Assembly:
     """What trains a linear-sized model on digits in this process."""
-    run = Run(**{"model": "mlp-4", "topology": "2", "epochs": 1, **settings}).completed(CARD)
+    run = complete_run(Run(**{"model": "mlp-4", "topology": "2", "epochs": 1, **settings}), CARD)
     task = digits.load(Source(None, "cpu", None, None))
-    return assemble(run, task, place(Plan(run, CARD.train_size).topology), torch.device("cpu"))
+    return assemble(
+        run, task, placement_of(Plan(run, CARD.train_size).topology), torch.device("cpu")
+    )
 
 
 def rows_of(plan: Plan, accuracies: list[float]) -> list[dict[str, Any]]:
@@ -37,7 +40,7 @@ def rows_of(plan: Plan, accuracies: list[float]) -> list[dict[str, Any]]:
     rows = []
     for number, accuracy in enumerate(accuracies, start=1):
         step = plan.steps * number // len(accuracies)
-        counts = agreements(plan, until=None if step == plan.steps else step)
+        counts = syncs(plan, until=None if step == plan.steps else step)
         rows.append(
             {
                 "step": step,
@@ -46,7 +49,7 @@ def rows_of(plan: Plan, accuracies: list[float]) -> list[dict[str, Any]]:
                 "test_loss": 2.2 / number,
                 "test_accuracy": accuracy,
                 "lr": plan.learning_rate(step - 1),
-                "agreements": counts,
+                "syncs": counts,
                 "ledger": [
                     {"calls": count, "bytes": ROW_BYTES * count, "seconds": 0.5} for count in counts
                 ],
@@ -59,7 +62,7 @@ def rows_of(plan: Plan, accuracies: list[float]) -> list[dict[str, Any]]:
 def summary_of(plan: Plan, rows: list[dict[str, Any]]) -> dict[str, Any]:
     last = rows[-1]
     best = max(rows, key=lambda row: row["test_accuracy"])
-    kept = ("test_accuracy", "test_loss", "train_loss", "agreements", "ledger", "seconds")
+    kept = ("test_accuracy", "test_loss", "train_loss", "syncs", "ledger", "seconds")
     return {
         **{name: last[name] for name in kept},
         "batch_norm": "mean",

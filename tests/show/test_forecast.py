@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 import pytest
 
-from localsgd.schedule import Position, picture
-from localsgd.show.forecast import agreement_steps, agreements, phases, progress_at, turns
-from localsgd.train import train
+from localsgd.loop import train
+from localsgd.schedule.rounds import Position, picture
+from localsgd.show.forecast import phases, progress_at, sync_steps, syncs, turns
 from tests.show.records import plan_of
 
 
 @dataclass
 class Counted:
-    """Steps and agreements, and nothing else."""
+    """Steps and syncs, and nothing else."""
 
     step: int = 0
-    agreements: int = 0
+    syncs: int = 0
 
     def backward(self) -> None:
         pass
@@ -25,16 +25,16 @@ class Counted:
     def apply(self, learning_rate: float) -> None:
         self.step += 1
 
-    def agree(self) -> None:
-        self.agreements += 1
+    def average(self) -> None:
+        self.syncs += 1
 
-    unsettled = False
-    settle = agree
+    may_differ = False
+    final_average = average
 
     def share(self) -> None:
         pass
 
-    def follow(self) -> None:
+    def catch_up(self) -> None:
         pass
 
     def begin_round(self, learning_rate: float) -> None:
@@ -54,13 +54,13 @@ PLANS = [
 
 
 @pytest.mark.parametrize("settings", PLANS, ids=lambda item: f"{item['method']}")
-@pytest.mark.parametrize("agree_on", ["models", "gradients"])
+@pytest.mark.parametrize("average", ["models", "gradients"])
 @pytest.mark.parametrize("epochs", [3.0, 4.3])
-def test_counts_are_those_of_the_core_loop(settings: dict, agree_on: str, epochs: float) -> None:
+def test_counts_are_those_of_the_core_loop(settings: dict, average: str, epochs: float) -> None:
     plan = plan_of(epochs=epochs, **settings)
     workers = Counted()
     levels = [Counted() for _ in range(plan.topology.levels)]
-    gradients = [Counted() for _ in levels] if agree_on == "gradients" else []
+    gradients = [Counted() for _ in levels] if average == "gradients" else []
     train(
         workers,
         levels,
@@ -71,10 +71,10 @@ def test_counts_are_those_of_the_core_loop(settings: dict, agree_on: str, epochs
         progress=lambda: progress_at(plan, workers.step),
         gradients=gradients,
     )
-    done = [level.agreements for level in levels]
+    done = [level.syncs for level in levels]
     for level, counted in enumerate(gradients):
-        done[level] += counted.agreements
-    assert agreements(plan) == done
+        done[level] += counted.syncs
+    assert syncs(plan) == done
 
 
 @pytest.mark.parametrize("settings", PLANS, ids=lambda item: f"{item['method']}")
@@ -91,8 +91,8 @@ def test_phases_part_at_the_switch() -> None:
     assert (second.first, second.end, second.lengths) == (10, 33, (4,))
 
 
-def test_steps_of_agreements_include_the_last() -> None:
+def test_steps_of_syncs_include_the_last() -> None:
     plan = plan_of(epochs=3, method="local", local_steps=(10,))
     assert plan.steps == 33
-    assert agreement_steps(plan, 0) == [10, 20, 30, 33]
-    assert agreements(plan, until=29) == [2]
+    assert sync_steps(plan, 0) == [10, 20, 30, 33]
+    assert syncs(plan, until=29) == [2]

@@ -12,7 +12,7 @@ LABEL = "fig:a_label_that_is_copied_as_a_whole"
 
 def printed(width: int) -> list[str]:
     table = Fitting(title="What there is")
-    for heading in ("name", "label", "test\nacc.", "agree-\nments"):
+    for heading in ("name", "label", "test\nacc.", "syncs"):
         table.add_column(heading, no_wrap=True)
     table.add_row("arms", LABEL, "76.25\n±0.31", "1,234\n5")
     console = Console(file=io.StringIO(), width=width)
@@ -31,5 +31,5 @@ def test_a_list_where_there_is_none(width: int) -> None:
     lines = printed(width)
     assert any(line.endswith(LABEL) for line in lines)
     assert "test acc.   76.25 ±0.31" in lines
-    assert "agreements  1,234, 5" in lines
+    assert "syncs  1,234, 5" in lines
     assert max(map(len, lines)) <= width

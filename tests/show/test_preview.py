@@ -8,10 +8,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from localsgd.show.blocks import block, shorten, sparkline, thin
+from localsgd.rows.layout import Layout, Slot
 from localsgd.show.forecast import phases
 from localsgd.show.preview import draw, preview
-from localsgd.workers.layout import Layout, Slot
+from localsgd.show.sparklines import block, shorten, sparkline, thin
 from tests.show.records import plan_of
 
 LAYOUT = Layout((Slot("weight", (25, 10), (10, 1), 0),), 250, torch.float32)
@@ -32,7 +32,7 @@ def test_post_local_by_hand() -> None:
     assert "H = 1  .1.1.1.1.1.1.1.1.1.1  " in text
     assert "H = 4  ....1....1....1....1....1....1....1....1 …" in text
     # 10 steps of H = 1, 8 rounds of 4, and the 2 steps that are left
-    assert "19 agreements (43.2 % of steps)" in text
+    assert "19 syncs (43.2 % of steps)" in text
     assert "19.0 kB per worker" in text
 
 
@@ -40,8 +40,8 @@ def test_levels_by_hand() -> None:
     text = previewed(epochs=4, method="hierarchical", topology="4x2", local_steps=(2, 2))
     assert "8 workers as 4x2 (4 blocks of 2), 8 in each of 1 process" in text
     assert "H = 2, H^b = 2  ..1..2..1..2" in text
-    assert "within blocks   22 agreements" in text
-    assert "between blocks  11 agreements" in text
+    assert "within blocks   22 syncs" in text
+    assert "between blocks  11 syncs" in text
 
 
 def test_a_level_of_one_sends_nothing() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
-from localsgd.record import Folder
 from localsgd.show import tables
+from localsgd.train.engine.run_folder import Folder
 from tests.show.records import folder_of, plan_of
 
 

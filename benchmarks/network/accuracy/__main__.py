@@ -5,7 +5,7 @@
     python -m benchmarks.network.accuracy --name trial --images 256 --epochs 1 --seeds 1    # a look
 
 Every arm sees the same samples in the same order, with the same learning rate, from the same
-weights: those of the seed. The clock runs while the workers train: batches, steps, agreements, the
+weights: those of the seed. The clock runs while the workers train: batches, steps, syncs, the
 last of them included. It stands while the model is judged, in all arms alike, every few epochs.
 Batch-norm statistics are each worker's own in all arms, DDP's too; the model that is judged has
 their mean (the variance with the term between workers).
@@ -41,7 +41,7 @@ from benchmarks.network.laboratory import laboratory
 from benchmarks.network.refusal import Refused
 from benchmarks.report import RESULTS, publish
 from localsgd import UserError
-from localsgd.tasks import load
+from localsgd.train.data.tasks import load
 
 SHARE = 0.49
 SEEDS, TURNS = (1, 2, 3), 2

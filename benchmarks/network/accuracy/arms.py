@@ -11,11 +11,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from benchmarks.network.accuracy.setting import Setting
-from localsgd import LocalSGD, Schedule, every, post_local, warmup
+from localsgd import LocalSGD, every, post_local, warmup
+from localsgd.averaging.placement import row_multiple
 from localsgd.reduce import CompressedMean, Sign
 from localsgd.reduce.compressed import Way
-from localsgd.topology import row_multiple
-from localsgd.workers.layout import Layout
+from localsgd.rows.layout import Layout
+from localsgd.schedule.progress import Schedule
 
 Wrapped = tuple[nn.Module, Optimizer]
 """The model that is called, and what is stepped in place of its optimizer."""
@@ -70,7 +71,7 @@ def _signed(way: Way, schedule: Callable[[Setting], Schedule]) -> Wrap:
     def wrap(model: nn.Module, inner: Optimizer, setting: Setting) -> Wrapped:
         layout = Layout.of(model.named_parameters(), multiple=row_multiple(dist.get_world_size()))
         mean = CompressedMean(Sign(), feedback=True, way=way, layout=layout)
-        return model, LocalSGD(inner, model, local_steps=schedule(setting), reducers=[mean])
+        return model, LocalSGD(inner, model, local_steps=schedule(setting), reducer=[mean])
 
     return wrap
 

@@ -19,8 +19,8 @@ Laps = dict[str, list[float]]
 class Track:
     """Arms that run in turns; each has run a lap off the clock.
 
-    A lap is H steps: each arm agrees equally often in every one of its laps, the last time at its
-    end.
+    A lap is H steps: each arm synchronises equally often in every one of its laps, the last time at
+    its end.
 
     Args:
         crew: the workers; whatever they trained before is ended.

@@ -11,7 +11,7 @@ from benchmarks.network.accuracy.arms import ARMS, DDP
 from benchmarks.network.accuracy.findings import title
 from benchmarks.network.accuracy.outcome import WITHIN, Outcome, Trained
 from benchmarks.network.accuracy.setting import Setting
-from localsgd.show.paper import canvas, look
+from localsgd.show.canvas import canvas, look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.network.refusal import Refused
-from localsgd import share
-from localsgd.learning_rate import StepDecay
+from localsgd.schedule.progress import fraction
+from localsgd.train.config.learning_rate import StepDecay
 
 NODES = 4
 DECAYS = (0.5, 0.75)
@@ -21,7 +21,7 @@ class Setting:
     """Everything but links, arms and seeds that a run depends on.
 
     Args:
-        network: by its name in `localsgd.tasks.models`.
+        network: by its name in `localsgd.train.data.models`.
         images: N, a subset of CIFAR-10's training images with as many of each class as of another.
         epochs: passes over it by all workers together.
         batch: B of each worker.
@@ -78,15 +78,15 @@ class Setting:
     @property
     def switch(self) -> int:
         """The first step of post-local SGD's second phase: that of the first decay."""
-        return share(DECAYS[0], self.steps)
+        return fraction(DECAYS[0], self.steps)
 
     @property
     def warmed(self) -> int:
         """The first step of H local steps after a warm-up of H."""
-        return share(self.step_warmup, self.steps)
+        return fraction(self.step_warmup, self.steps)
 
     def rate(self) -> StepDecay:
         """γ at every step, the same for all arms."""
         peak = self.learning_rate
-        decays = tuple(share(part, self.steps) for part in DECAYS)
+        decays = tuple(fraction(part, self.steps) for part in DECAYS)
         return StepDecay(peak / 10, peak, round(WARMUP * self.steps), decays)

@@ -1,4 +1,4 @@
-"""What a process of the crew does: trains its worker of an arm, and judges the agreed model.
+"""What a process of the crew does: trains its worker of an arm, and judges the averaged model.
 
 Shapes: K workers, one a process · B samples of a local batch.
 """
@@ -17,12 +17,15 @@ from benchmarks.network.accuracy.arms import ARMS
 from benchmarks.network.accuracy.setting import Setting
 from benchmarks.workloads import inner
 from localsgd import LocalSGD
-from localsgd.collective import Collective
-from localsgd.optimizer.averaged import averaged
-from localsgd.tasks import load, models
-from localsgd.tasks.task import Task
-from localsgd.topology import Topology, place
-from localsgd.workers.order import Order, generator_for
+from localsgd.averaging.placement import placement_of
+from localsgd.averaging.topology import Topology
+from localsgd.basics.seeds import generator_for
+from localsgd.optimizer.averaged_model import averaged
+from localsgd.train.data import models
+from localsgd.train.data.sampling.order import Order
+from localsgd.train.data.task import Task
+from localsgd.train.data.tasks import load
+from localsgd.wire import Collective
 
 
 @cache
@@ -32,7 +35,7 @@ def _task(images: int) -> Task:
 
 @cache
 def _world(workers: int) -> Collective:
-    return place(Topology((workers,))).world
+    return placement_of(Topology((workers,))).world
 
 
 class Trainee:
@@ -60,26 +63,26 @@ class Trainee:
         self._steps += 1
 
     def finish(self) -> None:
-        """The last agreement, where one is still due."""
+        """The last sync, where one is still due."""
         if isinstance(self._optimizer, LocalSGD):
             self._optimizer.finish()
 
     def judge(self, first: int, end: int) -> int:
-        """How many of this process's part of test images `first` to `end` the agreed model has
+        """How many of this process's part of test images `first` to `end` the averaged model has
         right.
         """
         mine = torch.arange(first + self._rank, max(first + self._rank, end), self._workers)
-        with self._agreed():
+        with self._averaged():
             self._module.eval()
             parts = mine.split(self._task.judged_together) if len(mine) else ()
             right = sum(int(self._task.judge(self._module, some)[1]) for some in parts)
             self._module.train()
         return right
 
-    def _agreed(self) -> AbstractContextManager[Any]:
+    def _averaged(self) -> AbstractContextManager[Any]:
         """The mean of the workers' weights and statistics; DDP's weights are that already."""
         if isinstance(self._optimizer, LocalSGD):
-            return self._optimizer.agreed_model()
+            return self._optimizer.averaged_model()
         return averaged(self._module, (), _world(self._workers), rows_differ=False)
 
 

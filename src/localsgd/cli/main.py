@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import tyro
 
-from localsgd import starting
+from localsgd.basics import starting
 from localsgd.cli.options import (
     Command,
     CompareCommand,
@@ -27,10 +27,10 @@ from localsgd.cli.options import (
     TasksCommand,
 )
 from localsgd.errors import DIVERGED_EXIT, Diverged, PeerLost, UserError
-from localsgd.execute import Interrupted
-from localsgd.processes import PEER_LOST_EXIT, USER_ERROR_EXIT, say_last_words
-from localsgd.processes.output import lasting
-from localsgd.run import Run, checked, from_json
+from localsgd.train.config.run import Run, checked, from_json
+from localsgd.train.engine.execution import Interrupted
+from localsgd.train.launch import PEER_LOST_EXIT, USER_ERROR_EXIT, say_last_words
+from localsgd.train.launch.output import lasting
 
 INTERRUPTED_EXIT = 130
 
@@ -168,9 +168,9 @@ def _call(command: Command) -> int:
             return training.compare(command)
         return training.resume(command)
     if isinstance(command, LandscapeCommand):
-        from localsgd.cli import landscape
+        from localsgd.cli import measuring
 
-        return landscape.landscape(command)
+        return measuring.landscape(command)
     if isinstance(command, PlanCommand):
         from localsgd.cli import planning
 

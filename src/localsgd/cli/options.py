@@ -13,7 +13,7 @@ import tyro
 from tyro.conf import Positional, arg
 
 from localsgd.errors import UserError
-from localsgd.run import Run
+from localsgd.train.config.run import Run
 
 Settings = Annotated[Run, arg(name="")]
 
@@ -58,7 +58,7 @@ class Hosting:
                     "than a million"
                 )
         if self.watch:
-            from localsgd.watching import watch
+            from localsgd.train.engine.watching import watch
 
             watch(self.watch, Path())
 
@@ -293,8 +293,8 @@ class PlanCommand:
     spread: float = 0.0
     """Standard deviation of a step's compute between workers, as a share of it: stragglers."""
     coding_seconds: float = 0.0
-    """Of encoding and decoding a compressed model, at each agreement of the outermost level."""
-    share: float = 0.05
+    """Of encoding and decoding a compressed model, at each sync of the outermost level."""
+    waiting: float = 0.05
     """Of the time that may be spent waiting."""
     data_dir: Path | None = None
     """Where the data lies."""

@@ -19,20 +19,23 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from localsgd import tasks
-from localsgd.assemble import assemble, pick_device
+from localsgd.averaging.placement import HostedLevel, Placement, placement_of
+from localsgd.averaging.topology import Topology
+from localsgd.basics.units import count, duration, percent, plural
 from localsgd.cli.options import PlanCommand
-from localsgd.collective import InProcess
+from localsgd.cost.allreduce import Link
+from localsgd.cost.link import fitted
+from localsgd.cost.planner import BITS, Plan, Stage
 from localsgd.errors import UserError
-from localsgd.processes import joined
-from localsgd.run import Run
+from localsgd.show.canvas import canvas, check_picture, look, plain_log_axis
 from localsgd.show.narrow import Fitting
-from localsgd.show.paper import canvas, check_picture, look, plain_log_axis
-from localsgd.topology import Place, Placement, Topology, place
-from localsgd.traffic.allreduce import Link
-from localsgd.traffic.link import fitted, measured
-from localsgd.traffic.plan import BITS, Plan, Stage
-from localsgd.units import count, duration, percent, plural
+from localsgd.train.config.complete import complete_run
+from localsgd.train.config.run import Run
+from localsgd.train.data import tasks
+from localsgd.train.engine.assembly import assemble, pick_device
+from localsgd.train.launch import joined
+from localsgd.wire import InProcess
+from localsgd.wire.timing import measured
 
 WARM_STEPS, TIMED_STEPS = 3, 8
 EVIDENCE = (
@@ -59,7 +62,7 @@ EVIDENCE = (
     ),
     (0, "The paper has no accuracy at so large an H: try a smaller one first."),
 )
-"""By the most steps between global agreements that it speaks of; the last is for all others."""
+"""By the most steps between global syncs that it speaks of; the last is for all others."""
 POWERS = tuple(2**power for power in range(11))
 
 
@@ -103,8 +106,8 @@ def _check(command: PlanCommand, topology: Topology) -> None:
         raise UserError(f"--batch {command.batch} cannot be; give 1 or more")
     if command.scalars is not None and not 1 <= command.scalars < math.inf:
         raise UserError(f"--scalars {command.scalars:g} cannot be; give 1 or more")
-    if not 0 < command.share < 1:
-        raise UserError(f"--share {command.share:g} of the time cannot be; give one in (0, 1)")
+    if not 0 < command.waiting < 1:
+        raise UserError(f"--waiting {command.waiting:g} of the time cannot be; give one in (0, 1)")
     if command.figure is not None:
         check_picture(command.figure)
 
@@ -121,7 +124,7 @@ def _measured_links(topology: Topology, processes: int, device: torch.device) ->
             f"{plural(processes, 'process', 'processes')} can't measure the links of {topology}; "
             f"start it by torchrun with {topology.workers}, or give --rates"
         )
-    places = place(topology).places
+    places = placement_of(topology).hosted_levels
     return [
         fitted(one.collective.members, *measured(one.collective, one.hosted, device=device))
         for one in places
@@ -132,8 +135,8 @@ def _measured_compute(command: PlanCommand, device: torch.device) -> tuple[float
     """Seconds of a local step of one worker here, and scalars of its model."""
     task = tasks.load(command.task, command.data_dir, device=device)
     run = Run(task=command.task, model=command.model, batch=command.batch, workers=1)
-    alone = Placement(Topology((1,)), 0, 1, (Place(1, 1, InProcess()),), InProcess())
-    workers = assemble(run.completed(task.card), task, alone, device).workers
+    alone = Placement(Topology((1,)), 0, 1, (HostedLevel(1, 1, InProcess()),), InProcess())
+    workers = assemble(complete_run(run, task.card), task, alone, device).workers
     times = []
     for _ in range(WARM_STEPS + TIMED_STEPS):
         start = time.perf_counter()
@@ -183,7 +186,7 @@ def _table(made: Plan, command: PlanCommand) -> Table:
         local_steps = [*_inner(command, made), steps]
         cells = [
             f"{duration(made.seconds(local_steps, way) / command.batch)}  "
-            f"{percent(made.waiting_share(local_steps, way))}"
+            f"{percent(made.waiting_fraction(local_steps, way))}"
             for way in BITS
         ]
         table.add_row(str(steps), *cells)
@@ -191,16 +194,16 @@ def _table(made: Plan, command: PlanCommand) -> Table:
 
 
 def _advice(made: Plan, command: PlanCommand, inner: Sequence[int], way: str) -> str:
-    steps = made.smallest(command.share, way, inner)
+    steps = made.smallest(command.waiting, way, inner)
     if steps is None:
-        return f"{way}: no H brings waiting under {percent(command.share)}; raise --inner"
+        return f"{way}: no H brings waiting under {percent(command.waiting)}; raise --inner"
     local_steps = " ".join(map(str, [*inner, steps]))
     hierarchical = "hierarchical-" if inner else ""
     method = f"{hierarchical}post-local" if steps > 1 else f"{hierarchical or 'mini-batch'}"
     compression = {"dense": "", "int8": " --compression int8", "sign": " --compression ef-sign"}
     model = f" --model {command.model}" if command.model else ""
     return (
-        f"{way}: H = {steps} is the smallest at which waiting is under {percent(command.share)}. "
+        f"{way}: H = {steps} is the smallest at which waiting is under {percent(command.waiting)}. "
         f"{evidence(steps * math.prod(inner))}\n"
         f"  localsgd run --task {command.task}{model} --batch {command.batch} --method "
         f"{method.removesuffix('-')} --topology {command.topology} --local-steps {local_steps}"
@@ -209,7 +212,7 @@ def _advice(made: Plan, command: PlanCommand, inner: Sequence[int], way: str) ->
 
 
 def evidence(local_steps: int) -> str:
-    """What the paper has found about accuracy at so many steps between global agreements."""
+    """What the paper has found about accuracy at so many steps between global syncs."""
     for most, words in EVIDENCE:
         if local_steps <= most:
             return words

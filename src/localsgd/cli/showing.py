@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from localsgd import tasks
 from localsgd.cli.options import ShowCommand, TasksCommand
 from localsgd.errors import UserError
-from localsgd.methods import METHODS
-from localsgd.record import Folder
-from localsgd.show import figures, tables
+from localsgd.show import pictures, tables
+from localsgd.show.canvas import check_picture
 from localsgd.show.narrow import Fitting
-from localsgd.show.paper import check_picture
-from localsgd.tasks import models
+from localsgd.train.config.methods import METHODS
+from localsgd.train.data import models, tasks
+from localsgd.train.engine.run_folder import Folder
 
 
 def show(command: ShowCommand) -> int:
@@ -27,12 +26,12 @@ def show(command: ShowCommand) -> int:
         console.print(tables.run(folders[0]))
     else:
         console.print(tables.comparison(folders))
-        console.print(figures.text(folders))
+        console.print(pictures.text(folders))
     if command.figure is not None:
         if len(folders) == 1:
-            figures.run(folders[0], command.figure)
+            pictures.run(folders[0], command.figure)
         else:
-            figures.comparison(folders, command.figure)
+            pictures.comparison(folders, command.figure)
         console.print(f"Picture: {command.figure}")
     return 0
 
@@ -56,5 +55,5 @@ def list_all(command: TasksCommand) -> int:
         settings = " ".join("--" + setting.replace("_", "-") for setting in method.uses)
         table.add_row(name, method.title, settings)
     console.print(table)
-    console.print("Models: " + ", ".join(models.names()))
+    console.print("Models: " + ", ".join(models.model_names()))
     return 0

@@ -16,9 +16,8 @@ import msgspec
 import torch.distributed as dist
 from rich.console import Console
 
-from localsgd import tasks
-from localsgd.assemble import Assembly, pick_device
-from localsgd.cli.kept import as_before, keep, processes_of
+from localsgd.averaging.topology import check_hosting
+from localsgd.cli.last_launch import as_before, keep, processes_of
 from localsgd.cli.options import (
     CompareCommand,
     Hosting,
@@ -27,9 +26,19 @@ from localsgd.cli.options import (
     hosting_arguments,
 )
 from localsgd.errors import DIVERGED_EXIT, Diverged, UserError
-from localsgd.execute import Execution, prepare
-from localsgd.methods import method
-from localsgd.processes import (
+from localsgd.show import pictures, tables
+from localsgd.show.live import Live
+from localsgd.show.preview import preview
+from localsgd.train.config.complete import complete_run
+from localsgd.train.config.methods import method
+from localsgd.train.config.run import Run, checked, to_json
+from localsgd.train.data import tasks
+from localsgd.train.data.task import Task
+from localsgd.train.engine.assembly import Assembly, pick_device
+from localsgd.train.engine.execution import Execution, prepare
+from localsgd.train.engine.run_folder import Folder, check_place, locked
+from localsgd.train.engine.watching import watch, watched
+from localsgd.train.launch import (
     Heartbeat,
     World,
     check_same,
@@ -40,14 +49,6 @@ from localsgd.processes import (
     launch,
     say_last_words,
 )
-from localsgd.record import Folder, check_place, locked
-from localsgd.run import Run, checked, to_json
-from localsgd.show import figures, tables
-from localsgd.show.live import Live
-from localsgd.show.preview import preview
-from localsgd.tasks.task import Task
-from localsgd.topology import check_hosting
-from localsgd.watching import watch, watched
 
 TRUST = (
     "Several machines: whoever reaches their ports can end or falsify this run. Keep them on a "
@@ -156,13 +157,14 @@ def complete(wanted: Run) -> Run:
     if kind == "column" and path:
         partition = f"column:{Path(path).expanduser().absolute()}"
     given = msgspec.structs.replace(wanted, init=init, partition=partition)
-    return given.completed(tasks.card(given.task))
+    return complete_run(given, tasks.card(given.task))
 
 
 def compared(command: CompareCommand) -> dict[str, Run]:
     """The runs of a comparison by the names of their folders.
 
-    Flat methods have all workers of a tree on one level, and agree as often as its outermost one.
+    Flat methods have all workers of a tree on one level, and synchronise as often as its outermost
+    one.
     """
     wanted = command.run
     topology = wanted.parsed_topology()
@@ -211,7 +213,7 @@ def _settled(hosting: Hosting, runs: Sequence[Run]) -> Hosting:
     if hosting.processes != "auto":
         return hosting
     _check_alone("processes auto")
-    from localsgd.cli.hosting import choose_processes
+    from localsgd.cli.process_count import choose_processes
 
     choice = choose_processes(runs, _task(runs[0], hosting))
     Console(quiet=hosting.quiet).print(str(choice))
@@ -220,7 +222,7 @@ def _settled(hosting: Hosting, runs: Sequence[Run]) -> Hosting:
 
 def _quickest(wanted: Run, hosting: Hosting) -> Run:
     _check_alone("quickest")
-    from localsgd.cli.hosting import quickest
+    from localsgd.cli.process_count import quickest
 
     return quickest(wanted, _task(wanted, hosting), Console(quiet=hosting.quiet))
 
@@ -387,6 +389,6 @@ def _check_comparison(out: Path, runs: dict[str, Run]) -> None:
 def report(out: Path, folders: Sequence[Folder], console: Console) -> None:
     """The table and the pictures of a comparison."""
     console.print(tables.comparison(folders))
-    console.print(figures.text(folders))
-    figures.comparison(folders, out / "comparison.png")
+    console.print(pictures.text(folders))
+    pictures.comparison(folders, out / "comparison.png")
     console.print(f"Picture: {out / 'comparison.png'}")

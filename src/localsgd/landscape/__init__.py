@@ -1,6 +1,7 @@
 """Flat or sharp: curvature, sharpness and interpolation of any PyTorch model on any data."""
 
-from localsgd.landscape.data import Data, in_batches
+from localsgd.landscape.announce import Progress, on_stderr
+from localsgd.landscape.batches import Data, in_batches
 from localsgd.landscape.density import Density, spectral_density
 from localsgd.landscape.directions import filter_normalised, filter_norms, shared_directions
 from localsgd.landscape.drift import Drift, DriftHistory, cosine_of, drift
@@ -9,13 +10,12 @@ from localsgd.landscape.hessian import Hessian
 from localsgd.landscape.hooks import Every, largest_eigenvalue, step_noise
 from localsgd.landscape.interpolation import Barrier, Interpolation, interpolate
 from localsgd.landscape.lanczos import lanczos
-from localsgd.landscape.layout import Layout
 from localsgd.landscape.noise import GradientNoise, gradient_noise
 from localsgd.landscape.objective import Objective, Score
 from localsgd.landscape.operator import Matrix, Operator, Scaled, dense
+from localsgd.landscape.parameters import Layout
 from localsgd.landscape.plane import Plane, plane
 from localsgd.landscape.power import power_iteration
-from localsgd.landscape.progress import Progress, on_stderr
 from localsgd.landscape.records import read_records, write_records
 from localsgd.landscape.report import Plan, compare, evaluate, write_report
 from localsgd.landscape.sharpness import Sharpness, sharpness, worst_rise

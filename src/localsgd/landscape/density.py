@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from localsgd.errors import UserError
+from localsgd.landscape.announce import Progress, silent
 from localsgd.landscape.operator import Operator, rademacher, seeded
-from localsgd.landscape.progress import Progress, silent
 
 
 @dataclass(frozen=True)

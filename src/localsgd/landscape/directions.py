@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from localsgd.errors import UserError
-from localsgd.landscape.layout import Layout
 from localsgd.landscape.operator import seeded
+from localsgd.landscape.parameters import Layout
 
 
 def filter_normalised(raw: Tensor, weights: Tensor, layout: Layout) -> Tensor:

@@ -1,4 +1,4 @@
-"""How far workers drift apart between agreements, and how their updates point.
+"""How far workers drift apart between syncs, and how their updates point.
 
 Letters: w workers, n scalars of a model.
 """
@@ -16,12 +16,12 @@ from localsgd.errors import UserError
 
 @dataclass(frozen=True)
 class Drift:
-    """Workers just before they agree. An update is anchor - worker.
+    """Workers just before they synchronise. An update is anchor - worker.
 
     to_mean: each worker's distance to the mean of the workers; between: mean distance of two
     workers; updates: each update's length; mean_update: the length of their mean;
     cosine: mean cosine of two workers' updates (None for one worker, or an update of 0);
-    agreement: ||mean update||^2 / mean ||update||^2: 1 when all are equal, 1/w when orthogonal.
+    alignment: ||mean update||^2 / mean ||update||^2: 1 when all are equal, 1/w when orthogonal.
     """
 
     to_mean: tuple[float, ...]
@@ -29,14 +29,14 @@ class Drift:
     updates: tuple[float, ...]
     mean_update: float
     cosine: float | None
-    agreement: float | None
+    alignment: float | None
 
     def record(self, **extra: Any) -> dict[str, Any]:
         return {"kind": "drift", **asdict(self), **extra}
 
 
 def drift(rows: Tensor, anchor: Tensor) -> Drift:
-    """The drift of workers' rows [w, n] from the anchor [n] they last agreed on."""
+    """The drift of workers' rows [w, n] from the anchor [n] they last averaged to."""
     if rows.ndim != 2 or anchor.shape != rows.shape[1:]:
         raise UserError(
             f"workers of shape {list(rows.shape)} and an anchor of shape {list(anchor.shape)} do "
@@ -52,7 +52,7 @@ def drift(rows: Tensor, anchor: Tensor) -> Drift:
         updates=tuple(lengths.tolist()),
         mean_update=float(mean.norm()),
         cosine=_mean_cosine(updates, lengths),
-        agreement=float(mean.square().sum()) / squares if squares > 0 else None,
+        alignment=float(mean.square().sum()) / squares if squares > 0 else None,
     )
 
 
@@ -60,7 +60,7 @@ class DriftHistory:
     """Drift round by round, with the cosine between this round's mean update and the last one's.
 
     history = DriftHistory()
-    record = history.observe(rows, anchor, step=steps_done)   # before every agreement
+    record = history.observe(rows, anchor, step=steps_done)   # before every sync
     """
 
     def __init__(self) -> None:

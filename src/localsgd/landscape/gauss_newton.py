@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.func import grad, jvp, vjp
 
 from localsgd.errors import UserError
-from localsgd.landscape.data import Batch
+from localsgd.landscape.batches import Batch
 from localsgd.landscape.group import summed
 from localsgd.landscape.objective import Objective, mean_of, scalar
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 
-def place(group: ProcessGroup | None) -> tuple[int, int]:
+def rank_and_size(group: ProcessGroup | None) -> tuple[int, int]:
     """(rank, number of processes) in the group; (0, 1) without one."""
     if group is None:
         return 0, 1

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from localsgd.errors import UserError
-from localsgd.landscape.data import Batch
+from localsgd.landscape.batches import Batch
 from localsgd.landscape.group import summed
 from localsgd.landscape.objective import Objective, mean_of
 

@@ -1,6 +1,6 @@
 """Measurements during a run: the paper's curves of lambda_max by epoch, and of gradient noise.
 
-A hook is called as `hook(epoch, model)` with the model to look at (the agreed one), as often as
+A hook is called as `hook(epoch, model)` with the model to look at (the averaged one), as often as
 the loop likes; it measures when the next whole multiple of `every_epochs` has been reached, and
 keeps its records.
 """
@@ -15,7 +15,7 @@ from torch import nn
 from torch.distributed import ProcessGroup
 
 from localsgd.errors import UserError
-from localsgd.landscape.data import Data
+from localsgd.landscape.batches import Data
 from localsgd.landscape.hessian import Hessian
 from localsgd.landscape.lanczos import lanczos
 from localsgd.landscape.noise import gradient_noise

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from localsgd.errors import UserError
+from localsgd.landscape.announce import Progress, silent
 from localsgd.landscape.operator import Counted, Operator, gaussian, seeded
-from localsgd.landscape.progress import Progress, silent
 from localsgd.landscape.spectrum import Spectrum
 
 

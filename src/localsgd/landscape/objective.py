@@ -17,9 +17,9 @@ from torch.distributed import ProcessGroup
 from torch.func import functional_call
 
 from localsgd.errors import UserError
-from localsgd.landscape.data import Batch, Data, batches, call_arguments, count_samples
-from localsgd.landscape.group import place, summed
-from localsgd.landscape.layout import Layout, choose
+from localsgd.landscape.batches import Batch, Data, batches, call_arguments, count_samples
+from localsgd.landscape.group import rank_and_size, summed
+from localsgd.landscape.parameters import Layout, choose
 from localsgd.landscape.statistics import Statistics, evaluation_mode, kept
 
 Loss: TypeAlias = Callable[[Any, Any], Tensor]
@@ -45,7 +45,7 @@ class Objective:
     Args:
       model: whose weights and buffers are read.
       loss: of an output and its targets, the mean over a batch.
-      data: batches (x, y); `localsgd.landscape.data` says what they may be.
+      data: batches (x, y); `localsgd.landscape.batches` says what they may be.
       parameters: shell patterns of parameter names; by default all with `requires_grad`.
       statistics: batch-norm statistics (`kept`, `averaged`, `estimated`).
       group: processes that divide the batches; each gives the same data.
@@ -82,7 +82,7 @@ class Objective:
 
     def batches(self, skip: int = 0) -> Iterator[Batch]:
         """This process's share of the batches, on the weights' device."""
-        rank, world = place(self.group)
+        rank, world = rank_and_size(self.group)
         return batches(
             self.data,
             rank=rank,

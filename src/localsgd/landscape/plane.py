@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from localsgd.errors import UserError
-from localsgd.landscape.data import Data
-from localsgd.landscape.layout import EVERY, same_architecture
+from localsgd.landscape.announce import Progress, silent
+from localsgd.landscape.batches import Data
 from localsgd.landscape.objective import Loss, Objective
-from localsgd.landscape.progress import Progress, silent
+from localsgd.landscape.parameters import EVERY, same_architecture
 from localsgd.landscape.statistics import Statistics, estimated
 from localsgd.landscape.surface import Surface, surface
 

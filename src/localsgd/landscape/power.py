@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from localsgd.landscape.announce import Progress, silent
 from localsgd.landscape.operator import Counted, Operator, gaussian, seeded
-from localsgd.landscape.progress import Progress, silent
 from localsgd.landscape.spectrum import Spectrum
 
 

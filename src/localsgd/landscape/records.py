@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from localsgd import strict_json
+from localsgd.basics import strict_json
 from localsgd.errors import UserError
 
 

@@ -15,7 +15,8 @@ from torch import nn
 from torch.distributed import ProcessGroup
 
 from localsgd.errors import UserError
-from localsgd.landscape.data import Data
+from localsgd.landscape.announce import Progress, labelled, silent
+from localsgd.landscape.batches import Data
 from localsgd.landscape.density import spectral_density
 from localsgd.landscape.directions import shared_directions
 from localsgd.landscape.figures import draw
@@ -23,13 +24,12 @@ from localsgd.landscape.gauss_newton import empirical_fisher, gauss_newton
 from localsgd.landscape.hessian import Hessian
 from localsgd.landscape.interpolation import interpolate
 from localsgd.landscape.lanczos import lanczos
-from localsgd.landscape.layout import same_architecture
 from localsgd.landscape.noise import gradient_noise
 from localsgd.landscape.objective import Loss, Objective
 from localsgd.landscape.operator import Operator
+from localsgd.landscape.parameters import same_architecture
 from localsgd.landscape.plane import plane
 from localsgd.landscape.power import power_iteration
-from localsgd.landscape.progress import Progress, labelled, silent
 from localsgd.landscape.records import write_records
 from localsgd.landscape.sharpness import sharpness
 from localsgd.landscape.statistics import Statistics, batch_norms, estimated, kept

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from localsgd.errors import UserError
+from localsgd.landscape.announce import Progress, silent
 from localsgd.landscape.directions import filter_norms
 from localsgd.landscape.hessian import Hessian
 from localsgd.landscape.lanczos import lanczos
 from localsgd.landscape.objective import Objective
 from localsgd.landscape.operator import Scaled
-from localsgd.landscape.progress import Progress, silent
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from torch.distributed import ProcessGroup
 from torch.func import functional_call
 
 from localsgd.errors import UserError
-from localsgd.landscape.data import Data, batches, call_arguments, count_samples
-from localsgd.landscape.group import place, summed
+from localsgd.landscape.batches import Data, batches, call_arguments, count_samples
+from localsgd.landscape.group import rank_and_size, summed
 
 Kind: TypeAlias = Literal["kept", "averaged", "estimated", "interpolated"]
 
@@ -134,7 +134,7 @@ def _moments(
     samples_of: Callable[[Any, Any], int],
 ) -> dict[str, Tensor]:
     """For each layer [3, channels]: count, sum, sum of squares; float64, over all processes."""
-    rank, world = place(group)
+    rank, world = rank_and_size(group)
     sums = {
         prefix: base.buffers[f"{prefix}running_mean"].new_zeros(
             3, module.num_features, dtype=torch.float64

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from localsgd.errors import UserError
+from localsgd.landscape.announce import Progress, silent
 from localsgd.landscape.objective import Objective, Score
-from localsgd.landscape.progress import Progress, silent
 from localsgd.landscape.statistics import Statistics
 
 StatisticsAt: TypeAlias = Callable[[Tensor], Statistics]

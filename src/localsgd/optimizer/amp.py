@@ -1,6 +1,6 @@
 """What `torch.amp.GradScaler` leaves to an optimizer that declares `_step_supports_amp_scaling`.
 
-Such an optimizer is called at every step, skipped ones too, so that agreements happen on all ranks
+Such an optimizer is called at every step, skipped ones too, so that syncs happen on all ranks
 whatever one of them found. The scaler sets `grad_scale` (`None` once gradients are unscaled) and
 `found_inf` on it for the time of the call.
 """

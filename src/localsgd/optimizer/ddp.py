@@ -1,7 +1,7 @@
 """A model in `DistributedDataParallel`, told what may cross the wire and when.
 
 DDP would broadcast buffers before every forward pass and average gradients after every backward
-pass. The first is switched off. The second happens while levels agree after every step, through a
+pass. The first is switched off. The second happens while levels average after every step, through a
 hook that averages DDP's buckets over just these levels as the backward pass goes on; otherwise
 DDP's synchronisation is off, and nothing crosses at all.
 """
@@ -20,10 +20,10 @@ from torch.autograd import Variable
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
+from localsgd.averaging.level import Averaging, Level, average_and_share
 from localsgd.errors import UserError
-from localsgd.level import Agreeing, Level, agree_and_share
-from localsgd.optimizer.checks import SameBatch
-from localsgd.optimizer.gradients import MakeLevels
+from localsgd.optimizer.consistency import SameBatch
+from localsgd.optimizer.gradient_packs import MakeLevels
 
 
 def unwrapped(model: nn.Module) -> tuple[nn.Module, DistributedDataParallel | None]:
@@ -58,7 +58,7 @@ def averaging_behind(
     return None
 
 
-Running: TypeAlias = tuple[Future[Tensor], Tensor, Tensor, int, list[Agreeing]]
+Running: TypeAlias = tuple[Future[Tensor], Tensor, Tensor, int, list[Averaging]]
 """A bucket on its way: what will hold its mean, itself, with padding, how many flags are in it, and
 its levels.
 """
@@ -106,7 +106,7 @@ class Overlap:
             padded[index] = number
         levels = list(self.make_levels(padded))
         if isinstance(levels[0], Level):
-            levels[0].begin_agree()
+            levels[0].begin_average()
         if not self._running:
             # Runs at the end of this backward pass, before DDP's own, which is queued later.
             Variable._execution_engine.queue_callback(self._finish)
@@ -121,10 +121,10 @@ class Overlap:
     def _finish_all(self, running: list[Running]) -> None:
         for future, bucket, padded, told, levels in running:
             if isinstance(levels[0], Level):
-                levels[0].finish_agree()
+                levels[0].finish_average()
             else:
-                levels[0].agree()
-            agree_and_share(levels, first=1)
+                levels[0].average()
+            average_and_share(levels, first=1)
             n = bucket.numel()
             if padded is not bucket:
                 bucket.copy_(padded[:n])
@@ -174,7 +174,7 @@ def overlap_of(ddp: DistributedDataParallel, parameters: set[int], multiple: int
     except RuntimeError as error:
         raise UserError(
             "the DistributedDataParallel model has a communication hook already, and LocalSGD "
-            'needs its own to average gradients; leave yours out, or choose agree_on="models"'
+            'needs its own to average gradients; leave yours out, or choose average="models"'
         ) from error
     overlap.registered = True
     return overlap

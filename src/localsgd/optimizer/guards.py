@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from torch import nn
 from torch.optim import Optimizer
 
-from localsgd.optimizer.inner import InnerSteps
-from localsgd.optimizer.models import Models
+from localsgd.averaging.placement import Placement
+from localsgd.optimizer.inner_optimizer import InnerSteps
+from localsgd.optimizer.model_levels import ModelLevels
 from localsgd.optimizer.neighbours import Synchronised
-from localsgd.optimizer.rows import Row
 from localsgd.optimizer.unfinished import Unfinished
 from localsgd.optimizer.written import Written
-from localsgd.topology import Placement
+from localsgd.rows.model_rows import Row
 
 
 class Guards:
@@ -32,7 +32,7 @@ class Guards:
         inner: Optimizer,
         module: nn.Module,
         rows: Sequence[Row],
-        models: Models,
+        models: ModelLevels,
         placement: Placement,
     ) -> None:
         workers, rank = placement.world.members, placement.rank

@@ -16,25 +16,24 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
-from localsgd.collective import Ledger
-from localsgd.collective.metered import Entry, Metered
-from localsgd.collective.presence import Event, Presence
-from localsgd.delayed import NO_DELAY, Delay
+from localsgd.averaging.delay import NO_DELAY, Delay
+from localsgd.averaging.inner_state import InnerStates
+from localsgd.averaging.outer import Outer
+from localsgd.averaging.placement import Placement, placement_of, row_multiple
+from localsgd.averaging.topology import Topology
 from localsgd.errors import UserError
 from localsgd.optimizer import amp
-from localsgd.optimizer.averaged import average_buffers, averaged
-from localsgd.optimizer.averager import Averager
+from localsgd.optimizer.averaged_model import average_buffers, averaged
 from localsgd.optimizer.ddp import unwrapped
+from localsgd.optimizer.gradient_averaging import GradientAveraging
 from localsgd.optimizer.guards import Guards
-from localsgd.optimizer.inner import check_inner, learning_rate_of, makes_state
-from localsgd.optimizer.left_out import LeftOut
-from localsgd.optimizer.lost import others_named_lost
-from localsgd.optimizer.models import Models
+from localsgd.optimizer.inner_optimizer import check_inner, learning_rate_of, makes_state
+from localsgd.optimizer.model_levels import ModelLevels
 from localsgd.optimizer.not_finite import clear_not_finite
-from localsgd.optimizer.rows import Row, rows_of
+from localsgd.optimizer.peer_errors import others_named_lost
 from localsgd.optimizer.saved import check_saved, fingerprint
 from localsgd.optimizer.settings import (
-    AgreeOn,
+    AverageWhat,
     LocalSteps,
     NotFinite,
     Settings,
@@ -43,19 +42,21 @@ from localsgd.optimizer.settings import (
 )
 from localsgd.optimizer.start import Start, check_configuration, check_or_share_start
 from localsgd.optimizer.together import Together
+from localsgd.optimizer.untrained import Untrained
 from localsgd.optimizer.wrapping import Wrapping
 from localsgd.optimizer.written import written_forward
-from localsgd.outer import Outer
 from localsgd.reduce import Reducer
-from localsgd.schedule import Position
-from localsgd.signals import Signals
-from localsgd.told import Told
-from localsgd.topology import Placement, Topology, place, row_multiple
-from localsgd.workers.inner_state import InnerStates
+from localsgd.rows.model_rows import Row, rows_of
+from localsgd.schedule.observations import Observations
+from localsgd.schedule.rounds import Position
+from localsgd.schedule.signals import Signals
+from localsgd.wire import Ledger
+from localsgd.wire.metered import Entry, Metered
+from localsgd.wire.presence import Event, Presence
 
 
 class LocalSGD(Wrapping):
-    """An optimizer whose workers, one in each process, agree on a model only now and then.
+    """An optimizer whose workers, one in each process, average their models only now and then.
 
         w_k <- w_k - γ g_k               at each step, by the inner optimizer of every worker k
         w_k <- 1/K sum_j w_j             after H steps (Lin et al. 2020, Algorithms 1, 2 and 5)
@@ -82,14 +83,15 @@ class LocalSGD(Wrapping):
             innermost first.
         topology: how workers nest, such as `"4x2"` (4 blocks of 2) or a `DeviceMesh` with an axis
             for each level; one flat group where not given.
-        agree_on: `"models"` averages models after the step (the paper); `"gradients"` averages
-            gradients before it at levels that have agreed after every step so far, so that momenta
-            are shared; `"auto"` does the second where it can.
-        reducers: how updates become their mean, one for each level; `None` is the exact mean.
-        outers: what happens to the mean update, one for each level; `None` is plain averaging.
-        delay: of the outermost level's agreements: means that are applied later, fragments of the
-            model that agree in turns.
-        inner_state: what becomes of the inner optimizer's state where models agree at the outermost
+        average: `"models"` averages models after the step (the paper); `"gradients"` averages
+            gradients before it at levels that have averaged after every step so far, so that
+            momenta are shared; `"auto"` does the second where it can.
+        reducer: how updates become their mean, one for each level; `None` is the exact mean.
+        outer: what happens to the mean update, one for each level; `None` is plain averaging.
+        delay: of the outermost level's syncs: means that are applied later, fragments of the
+            model that synchronise in turns.
+        inner_state: what becomes of the inner optimizer's state where models are averaged at the
+            outermost
             level, by key: keep (where nothing is said), average or reset, with a period, such as
             `"exp_avg=average,exp_avg_sq=average:4"` or `"all=reset"`.
         start: `"check"` that all ranks start from the same weights, or `"broadcast"` rank 0's.
@@ -112,9 +114,9 @@ class LocalSGD(Wrapping):
         *,
         local_steps: LocalSteps,
         topology: str | int | Topology | DeviceMesh | None = None,
-        agree_on: AgreeOn = "auto",
-        reducers: Sequence[Reducer | None] | None = None,
-        outers: Sequence[Outer | None] | None = None,
+        average: AverageWhat = "auto",
+        reducer: Sequence[Reducer | None] | None = None,
+        outer: Sequence[Outer | None] | None = None,
         delay: Delay = NO_DELAY,
         inner_state: str = "",
         start: Start = "check",
@@ -127,9 +129,9 @@ class LocalSGD(Wrapping):
             processes,
             local_steps,
             topology,
-            agree_on,
-            reducers,
-            outers,
+            average,
+            reducer,
+            outer,
             delay,
             inner_state,
             not_finite,
@@ -141,8 +143,8 @@ class LocalSGD(Wrapping):
                 presence.open(Event("LocalSGD()", 0, by_hand=True))
             check_configuration({**settings.described(), "start": start}, inner, rows)
             # A state may be saved by one rank alone while a mean is on its way.
-            late = settings.delay.agreements > 0 and rows[0].values.device.type == "cpu"
-            placement = place(settings.topology, limit, presence, ahead=late)
+            late = settings.delay.syncs > 0 and rows[0].values.device.type == "cpu"
+            placement = placement_of(settings.topology, limit, presence, ahead=late)
             check_or_share_start(start, unwrapped(model)[0], rows, placement)
         self._set_up(settings, placement, presence, rows, watched=True)
         self._open()
@@ -173,15 +175,15 @@ class LocalSGD(Wrapping):
         self._settings = settings
         self._placement = placement
         self._rows = rows
-        self._left_out = LeftOut(self.inner)
+        self._untrained = Untrained(self.inner)
         self._module, ddp = unwrapped(self.model)
         self._together = Together(presence, self._module, rows)
-        self._models = Models(
+        self._models = ModelLevels(
             rows, placement, settings, self.ledger, self._together.says_not_finite
         )
         world = Metered(placement.world, self.ledger.levels[-1])
         self._signals = Signals(settings.schedules, world, rows[0].values.device)
-        self._gradients = Averager(
+        self._gradients = GradientAveraging(
             rows,
             placement,
             settings,
@@ -192,12 +194,12 @@ class LocalSGD(Wrapping):
             named=self._together.named,
         )
         self._inner_states = InnerStates([self.inner], settings.inner_state, world)
-        self._model_agreements = 0
+        self._model_syncs = 0
         self._position = Position.start(settings.levels)
         self._finished_at = -1
         self._shows_average = False
-        self._told = Told(1, rows[0].values.device)
-        self._silent = False  # at the last agreement, about losses
+        self._observations = Observations(1, rows[0].values.device)
+        self._silent = False  # at the last sync, about losses
         self._loaded = False
         self._compared = False  # with the other ranks, before the next step
         self._together.passes(1)
@@ -222,7 +224,7 @@ class LocalSGD(Wrapping):
                 "has others; add the group to the inner optimizer before, or make a new LocalSGD"
             )
         self.inner.add_param_group({**param_group, "params": given})
-        self._left_out = LeftOut(self.inner)
+        self._untrained = Untrained(self.inner)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.inner.zero_grad(set_to_none)
@@ -231,7 +233,7 @@ class LocalSGD(Wrapping):
     # The step.
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """One local step, then the agreement that is due, if any.
+        """One local step, then the sync that is due, if any.
 
         A step that a `GradScaler` skips counts like any other.
 
@@ -266,7 +268,7 @@ class LocalSGD(Wrapping):
         self.steps += 1
         self._position.left[0] -= 1
         if self._position.left[0] == 0:
-            self._agree()
+            self._sync()
         self._guards.end_step(self._all_averaged)
         self._together.passes(self.steps + 1)
         return loss
@@ -277,7 +279,7 @@ class LocalSGD(Wrapping):
         self._together.check_start(self.steps, repr(self._position), loaded=free)
         self._compared = True
         if self.steps == 0:
-            self._models.follow()  # Weights may have been loaded since this was made.
+            self._models.catch_up()  # Weights may have been loaded since this was made.
 
     def average_gradients(self) -> None:
         """Averages gradients now where `step()` would do so first, and only once.
@@ -320,11 +322,11 @@ class LocalSGD(Wrapping):
     @property
     def _all_averaged(self) -> bool:
         """Whether all workers hold the same model, as far as this one knows."""
-        return self._innermost_due() is None and not self._models.unsettled
+        return self._innermost_due() is None and not self._models.may_differ
 
     def _check_own(self, call: str, why: str) -> None:
         if self._shows_average:
-            raise UserError(f"{call}() inside agreed_model() {why}; leave the context before")
+            raise UserError(f"{call}() inside averaged_model() {why}; leave the context before")
         self._guards.part.check_not_shown(call)
 
     # Rounds.
@@ -333,7 +335,7 @@ class LocalSGD(Wrapping):
         opened = self._position.open(
             self._settings.schedules, lambda: self._signals.progress(self.steps)
         )
-        self._gradients.set_shared(opened.shared)
+        self._gradients.set_lockstep(opened.lockstep)
 
     def _begin_rounds(self) -> None:
         if not self._models.needs_learning_rate:
@@ -344,21 +346,21 @@ class LocalSGD(Wrapping):
                 break  # A round outside it began with an earlier step.
             self._models.begin_round(level, self._learning_rate())
 
-    def _agree(self) -> None:
-        depth, shared = self._position.depth, self._gradients.shared
+    def _sync(self) -> None:
+        depth, lockstep = self._position.depth, self._gradients.lockstep
         self._together.syncs(self.steps, depth if self._settings.levels > 1 else None)
-        self._left_out.check()
+        self._untrained.check()
         if depth == self._settings.levels:
             self._guards.before_world()
-        if shared < depth:
-            self._models.agree(depth, first=shared, meanwhile=partial(self._move_on, depth))
+        if lockstep < depth:
+            self._models.average(depth, first=lockstep, meanwhile=partial(self._move_on, depth))
             self._look_for_not_finite(self._models.take_left_out())
         else:
             self._models.check_some_in_place()
             self._move_on(depth)
-        if self._settings.inner_state and shared < depth == self._settings.levels:
-            self._model_agreements += 1
-            self._inner_states.agree(self._model_agreements)
+        if self._settings.inner_state and lockstep < depth == self._settings.levels:
+            self._model_syncs += 1
+            self._inner_states.average(self._model_syncs)
 
     def _look_for_not_finite(self, left_out: bool) -> None:
         if left_out:
@@ -378,7 +380,7 @@ class LocalSGD(Wrapping):
 
         Once for each step, before or after it; a closure's loss is taken without.
         """
-        self._told.add(0, loss)
+        self._observations.add(0, loss)
 
     def _flags(self) -> list[float]:
         return self._signals.flags(self._learning_rate())
@@ -386,21 +388,21 @@ class LocalSGD(Wrapping):
     def _own_signals(self) -> Tensor:
         if self._signals.flagged:
             return torch.tensor([self._flags()])
-        was_silent, self._silent = self._silent, self._told.silent
+        was_silent, self._silent = self._silent, self._observations.silent
         if "loss" in self._signals.sees and was_silent and self._silent:
             raise UserError(
                 "local_steps judges by the training loss, and nobody has told it; call "
                 "optimizer.report_loss(loss) in every step"
             )
-        return self._told.signals(self._learning_rate(), self.ledger.seconds)
+        return self._observations.signals(self._learning_rate(), self.ledger.seconds)
 
     def _innermost_due(self) -> int | None:
-        """The innermost level that has steps of its own to agree on; all outside it have too."""
-        unagreed = zip(self._position.left, self._position.lengths, strict=True)
-        return next((i for i, (left, length) in enumerate(unagreed) if left != length), None)
+        """The innermost level that has steps of its own to average; all outside it have too."""
+        under_way = zip(self._position.left, self._position.lengths, strict=True)
+        return next((i for i, (left, length) in enumerate(under_way) if left != length), None)
 
     def finish(self) -> None:
-        """The last agreement: all workers hold the agreed model afterwards, and its buffers.
+        """The last sync: all workers hold the averaged model afterwards, and its buffers.
 
         Collective. Call it wherever the run ends; again is harmless. A run that goes on begins new
         rounds.
@@ -415,14 +417,14 @@ class LocalSGD(Wrapping):
 
     def _finish(self) -> None:
         due = self._innermost_due()
-        equal = due is None and not self._models.unsettled
+        equal = due is None and not self._models.may_differ
         if self._together.differ("finish()", self.steps, equal):
             due = 0
-        elif due is None and self._models.unsettled:
+        elif due is None and self._models.may_differ:
             due = self._settings.levels
         if due is not None:
-            self._left_out.check()
-            self._models.settle(first=due)
+            self._untrained.check()
+            self._models.final_average(first=due)
             self._look_for_not_finite(self._models.take_left_out())
             self._position.left = [0] * self._settings.levels
             self._position.depth = 0
@@ -432,7 +434,7 @@ class LocalSGD(Wrapping):
         self._guards.end_step(self._all_averaged)
 
     @contextmanager
-    def agreed_model(self) -> Generator[nn.Module]:
+    def averaged_model(self) -> Generator[nn.Module]:
         """The model holds the mean of all workers' inside, and its own bits again afterwards.
 
         Parameters are averaged over all workers, wherever they are in their rounds; batch-norm
@@ -447,7 +449,7 @@ class LocalSGD(Wrapping):
         equal = self._all_averaged
         with ExitStack() as held, self._guards.part.showing():
             with self._together.named():
-                differ = self._together.differ("agreed_model()", self.steps, equal) or not equal
+                differ = self._together.differ("averaged_model()", self.steps, equal) or not equal
                 says = self._together.says_not_finite
                 left_out = held.enter_context(
                     averaged(self._module, self._rows, self._placement.world, differ, says)
@@ -474,12 +476,12 @@ class LocalSGD(Wrapping):
             "steps": self.steps,
             "finished_at": self._finished_at,
             "position": asdict(self._position),
-            "shared": self._gradients.shared,
+            "lockstep": self._gradients.lockstep,
             "levels": self._models.state(),
             "signals": self._signals.state(),
-            "model_agreements": self._model_agreements,
+            "model_syncs": self._model_syncs,
             "inner_state_keys": self._inner_states.state(),
-            "told": [*map(float, self._told.state(0)), self._told.seconds],
+            "told": [*map(float, self._observations.state(0)), self._observations.seconds],
             "ledger": [asdict(entry) for entry in self.ledger.levels],
             "made_with": self._settings.described(),
         }
@@ -492,19 +494,19 @@ class LocalSGD(Wrapping):
         self._finished_at = own["finished_at"]
         self._position = Position(**copy.deepcopy(own["position"]))
         # Where models were averaged, each worker has an inner state of its own.
-        self._position.shared = min(self._position.shared, own["shared"])
+        self._position.lockstep = min(self._position.lockstep, own["lockstep"])
         self._models.load(own["levels"])
         self._signals.load(own["signals"])
-        self._model_agreements = own["model_agreements"]
+        self._model_syncs = own["model_syncs"]
         self._inner_states.load(own.get("inner_state_keys", ()))
-        loss, losses, self._told.seconds = own["told"]
-        self._told.load(0, (loss, int(losses)))
-        self._told.restart()
+        loss, losses, self._observations.seconds = own["told"]
+        self._observations.load(0, (loss, int(losses)))
+        self._observations.restart()
         for entry, saved in zip(self.ledger.levels, own["ledger"], strict=True):
             vars(entry).update(vars(Entry(**saved)))
         self._gradients.watch = None if self.steps else self._gradients.watch
         self._guards.loaded(self._all_averaged)
-        self._gradients.set_shared(self._position.shared)
+        self._gradients.set_lockstep(self._position.lockstep)
         self._compared, self._loaded = False, True
         self._together.passes(self.steps + 1)
 

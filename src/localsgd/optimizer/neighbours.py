@@ -10,7 +10,7 @@ from weakref import WeakSet
 from torch import nn
 
 from localsgd.errors import UserError
-from localsgd.optimizer.rows import Row
+from localsgd.rows.model_rows import Row
 
 
 class Synchronised:
@@ -44,9 +44,9 @@ class Synchronised:
         if left and self._speaks and not self._warned:
             self._warned = True
             warnings.warn(
-                f"agreed_model() of one of {len(others) + 1} LocalSGD on this model held the "
+                f"averaged_model() of one of {len(others) + 1} LocalSGD on this model held the "
                 "average of its own parameters, and each rank's own of the others; enter all: "
-                "with first.agreed_model(), second.agreed_model(): ...",
+                "with first.averaged_model(), second.averaged_model(): ...",
                 stacklevel=2,
             )
 
@@ -66,7 +66,7 @@ class Synchronised:
         others = (module for each in _showing for module in each._module.modules())
         if any(id(module) in own for module in others):
             raise UserError(
-                f"{call}() inside agreed_model() of another LocalSGD on the same model would "
+                f"{call}() inside averaged_model() of another LocalSGD on the same model would "
                 "change the average, and be undone at its end; leave the context before"
             )
 

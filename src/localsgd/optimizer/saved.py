@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from localsgd.errors import UserError
-from localsgd.optimizer.rows import Row
 from localsgd.optimizer.settings import Settings
+from localsgd.rows.model_rows import Row
 
 SETTINGS = ("topology", "reducers", "outers", "delay", "inner_state")
 """Without which a state means something else."""
@@ -39,7 +39,7 @@ def check_saved(own: Any, expected: Mapping[str, Any], settings: Settings) -> No
         if own["made_with"].get(what) != now[what]:
             raise UserError(
                 f"the state was saved with {what} {own['made_with'].get(what)}, and this LocalSGD "
-                f"has {now[what]}; make it with the same, or begin anew from the agreed model"
+                f"has {now[what]}; make it with the same, or begin anew from the averaged model"
             )
     rank = expected["rank"]
     if own["rank"] != rank and _is_of_its_rank(own["levels"]):

@@ -11,16 +11,17 @@ from typing import Literal, TypeAlias
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from localsgd.delayed import NO_DELAY, Delay
+from localsgd.averaging.delay import NO_DELAY, Delay
+from localsgd.averaging.inner_state import Rule, rules_of
+from localsgd.averaging.outer import Outer
+from localsgd.averaging.topology import Topology
 from localsgd.errors import UserError
-from localsgd.optimizer.checks import described
-from localsgd.outer import Outer
+from localsgd.optimizer.consistency import described
 from localsgd.reduce import ExactMean, Reducer
-from localsgd.schedule import Progress, Schedule, checked_length, every, length_of
-from localsgd.topology import Topology
-from localsgd.workers.inner_state import Rule, rules_of
+from localsgd.schedule.fixed import every, length_of
+from localsgd.schedule.progress import Progress, Schedule, checked_length
 
-AgreeOn: TypeAlias = Literal["auto", "models", "gradients"]
+AverageWhat: TypeAlias = Literal["auto", "models", "gradients"]
 NotFinite: TypeAlias = Literal["error", "leave_out"]
 LocalSteps: TypeAlias = int | Schedule | Sequence[int | Schedule]
 
@@ -37,7 +38,7 @@ class Settings:
     schedules: tuple[Schedule, ...]
     reducers: tuple[Reducer, ...]
     outers: tuple[Outer | None, ...]
-    agree_on: AgreeOn
+    average: AverageWhat
     exact: int
     delay: Delay = NO_DELAY
     inner_state: Mapping[str, Rule] = field(default_factory=dict)
@@ -52,9 +53,9 @@ class Settings:
         return {
             "topology": str(self.topology),
             "local_steps": described(self.schedules),
-            "agree_on": self.agree_on,
-            "reducers": described(list(self.reducers)),
-            "outers": described(self.outers),
+            "average": self.average,
+            "reducer": described(list(self.reducers)),
+            "outer": described(self.outers),
             "delay": str(self.delay),
             "inner_state": str(dict(self.inner_state)),
             "not_finite": self.not_finite,
@@ -76,9 +77,9 @@ def settings_of(
     processes: int,
     local_steps: LocalSteps,
     topology: str | int | Topology | DeviceMesh | None,
-    agree_on: AgreeOn,
-    reducers: Sequence[Reducer | None] | None,
-    outers: Sequence[Outer | None] | None,
+    average: AverageWhat,
+    reducer: Sequence[Reducer | None] | None,
+    outer: Sequence[Outer | None] | None,
     delay: Delay = NO_DELAY,
     inner_state: str = "",
     not_finite: NotFinite = "error",
@@ -86,32 +87,29 @@ def settings_of(
     """Checks what needs no other process."""
     if not_finite not in ("error", "leave_out"):
         raise UserError(f'not_finite={not_finite!r} is unknown; there are "error" and "leave_out"')
-    if agree_on not in ("auto", "models", "gradients"):
-        raise UserError(
-            f'agree_on={agree_on!r} is unknown; there are "auto", "models", "gradients"'
-        )
+    if average not in ("auto", "models", "gradients"):
+        raise UserError(f'average={average!r} is unknown; there are "auto", "models", "gradients"')
     _check_kinds(delay, inner_state)
     blocks = _topology(topology, processes)
     schedules = _schedules(local_steps, blocks)
-    chosen = _by_level("reducers", reducers, blocks)
+    chosen = _by_level("reducer", reducer, blocks)
     means = tuple(ExactMean() if reducer is None else reducer for reducer in chosen)
-    outer = _by_level("outers", outers, blocks)
-    _check_entries(means, outer)
-    plain = [mean.linear and step is None for mean, step in zip(means, outer, strict=True)]
+    steps = _by_level("outer", outer, blocks)
+    _check_entries(means, steps)
+    plain = [mean.linear and step is None for mean, step in zip(means, steps, strict=True)]
     plain[-1] = plain[-1] and delay.none
     exact = len(list(itertools.takewhile(bool, plain)))
-    if agree_on == "gradients":
+    if average == "gradients":
         _check_gradients(schedules, exact)
-    exact = 0 if agree_on == "models" else exact
+    exact = 0 if average == "models" else exact
     rules = rules_of(inner_state)
-    return Settings(blocks, schedules, means, outer, agree_on, exact, delay, rules, not_finite)
+    return Settings(blocks, schedules, means, steps, average, exact, delay, rules, not_finite)
 
 
 def _check_kinds(delay: object, inner_state: object) -> None:
     if not isinstance(delay, Delay):
         raise UserError(
-            f"delay={delay!r} is no localsgd.Delay; give one, such as Delay(fragments=4, "
-            "agreements=1)"
+            f"delay={delay!r} is no localsgd.Delay; give one, such as Delay(fragments=4, syncs=1)"
         )
     if not isinstance(inner_state, str):
         raise UserError(
@@ -200,12 +198,12 @@ def _check_gradients(schedules: Sequence[Schedule], exact: int) -> None:
     wanted = len(list(itertools.takewhile(lambda s: length_of(s, Progress()) == 1, schedules)))
     if wanted == 0:
         raise UserError(
-            'agree_on="gradients" needs H = 1 at the start, and local_steps starts with '
+            'average="gradients" needs H = 1 at the start, and local_steps starts with '
             f'H = {schedules[0](Progress())}; choose "models", or "auto"'
         )
     if wanted > exact:
         raise UserError(
-            'agree_on="gradients" needs the exact mean and plain averaging at every level that '
-            f"agrees after each step, and level {exact + 1} (counted from the innermost) has "
-            'another reducer or an outer optimizer; choose agree_on="models"'
+            'average="gradients" needs the exact mean and plain averaging at every level that '
+            f"synchronises after each step, and level {exact + 1} (counted from the innermost) has "
+            'another reducer or an outer optimizer; choose average="models"'
         )

@@ -9,17 +9,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from localsgd.collective import ProcessGroup
+from localsgd.averaging.placement import Placement
 from localsgd.errors import UserError
-from localsgd.optimizer.checks import (
-    broadcast,
-    check_equal,
-    described,
-    digest_of_text,
-)
-from localsgd.optimizer.rows import Row
-from localsgd.topology import Placement
-from localsgd.workers.parts import digest_of_tensors, is_plain
+from localsgd.optimizer.consistency import broadcast, check_equal, described, digest_of_text
+from localsgd.rows.model_rows import Row
+from localsgd.rows.parts import digest_of_tensors, is_plain
+from localsgd.wire import ProcessGroup
 
 Start: TypeAlias = Literal["check", "broadcast"]
 

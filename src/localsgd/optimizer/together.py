@@ -9,11 +9,11 @@ from contextlib import AbstractContextManager
 
 from torch import nn
 
-from localsgd.collective.presence import Event, Presence, named
 from localsgd.errors import UserError
-from localsgd.optimizer.checks import check_told, checksum
-from localsgd.optimizer.lost import others_named_lost
-from localsgd.optimizer.rows import Row
+from localsgd.optimizer.consistency import check_told, checksum
+from localsgd.optimizer.peer_errors import others_named_lost
+from localsgd.rows.model_rows import Row
+from localsgd.wire.presence import Event, Presence, named
 
 
 class Together:

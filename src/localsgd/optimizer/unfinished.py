@@ -48,7 +48,7 @@ def _say() -> None:
         warnings.warn(
             f"the program ends {steps} steps after the last sync of LocalSGD, and finish() was not "
             "called: ranks hold different models; call optimizer.finish() on all at the end, and "
-            "save after it (or inside agreed_model())",
+            "save after it (or inside averaged_model())",
             stacklevel=1,
         )
 

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from localsgd.collective import Collective, Pending
-from localsgd.optimizer.checks import DIGEST_BYTES, refuse_differences
-from localsgd.optimizer.models import Models
-from localsgd.optimizer.rows import Row
-from localsgd.workers.parts import digest_of_tensors
+from localsgd.optimizer.consistency import refuse_differences
+from localsgd.optimizer.model_levels import ModelLevels
+from localsgd.rows.model_rows import Row
+from localsgd.rows.parts import DIGEST_BYTES, digest_of_tensors
+from localsgd.wire import Collective, Pending
 
 FEW = 8
 """Parameters that are looked at in the middle of a round."""
@@ -39,7 +39,7 @@ class Written:
     """
 
     def __init__(
-        self, module: nn.Module, rows: Sequence[Row], models: Models, world: Collective
+        self, module: nn.Module, rows: Sequence[Row], models: ModelLevels, world: Collective
     ) -> None:
         self._models = models
         self._rows = rows
@@ -49,7 +49,7 @@ class Written:
         self._parameters = [p for row in rows for p in row.parameters if id(p) not in ever]
         self._few = self._parameters[:: max(1, len(self._parameters) // FEW)]
         self._warned = False
-        self._told: Pending[Tensor] | None = None
+        self._observations: Pending[Tensor] | None = None
         self.forget()
 
     def forget(self) -> None:
@@ -88,14 +88,16 @@ class Written:
         digest = bytes(DIGEST_BYTES)
         if is_set and not self._models.at_anchors:
             digest = digest_of_tensors(("", row.values) for row in self._rows)
-            self._models.follow()
+            self._models.catch_up()
         if self._world.members > 1:
             mine = torch.frombuffer(bytearray(digest), dtype=torch.uint8)
-            self._told = self._world.gather(mine.to(self._rows[0].values.device)[None, None])
+            self._observations = self._world.gather(
+                mine.to(self._rows[0].values.device)[None, None]
+            )
 
     def check(self) -> None:
         """Before all levels are averaged: refuses weights that were not set alike, on all ranks."""
-        told, self._told = self._told, None
+        told, self._observations = self._observations, None
         if told is not None:
             refuse_differences(
                 told.wait()[0].cpu(),

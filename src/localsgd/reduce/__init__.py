@@ -8,7 +8,7 @@ from localsgd.reduce.int8 import Int8
 from localsgd.reduce.majority import MajorityVote
 from localsgd.reduce.ordered import OrderedMean
 from localsgd.reduce.power_sgd import PowerSgd
-from localsgd.reduce.seam import Reducer
+from localsgd.reduce.reducer import Reducer
 from localsgd.reduce.sign import Sign
 from localsgd.reduce.top_k import TopK
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from localsgd.reduce.compressor import check_dtype, put, take
-from localsgd.reduce.fragments import Fragments
+from localsgd.reduce.extents import Extents
 
 BLOCK = 1 << 16
 """Scalars that are read at once, so that what is in between stays in the cache."""
@@ -30,7 +30,7 @@ class BFloat16:
     unbiased = False
     seed = None
 
-    def codec(self, fragments: Fragments, dtype: torch.dtype) -> BFloat16Codec:
+    def codec(self, fragments: Extents, dtype: torch.dtype) -> BFloat16Codec:
         check_dtype(dtype)
         return BFloat16Codec(fragments)
 
@@ -38,7 +38,7 @@ class BFloat16:
 class BFloat16Codec:
     """Vectors of one length as bfloat16."""
 
-    def __init__(self, fragments: Fragments) -> None:
+    def __init__(self, fragments: Extents) -> None:
         self._fragments = fragments
 
     @property

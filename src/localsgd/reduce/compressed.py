@@ -12,7 +12,7 @@ over the wire:
   DoubleSqueeze); 2 c (M - 1)/M bytes in, whatever M is.
 
 What is sent and what is kept add up to what is given: M · result + sum_k e_k, and M times the
-owners' memories, gain sum_k u_k at every agreement. Unequal weights scale the updates before, to
+owners' memories, gain sum_k u_k at every sync. Unequal weights scale the updates before, to
 M · weight · u_k. Rows in half precision are worked on in float32, the memories included; payloads
 are as long.
 
@@ -28,9 +28,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from localsgd.collective.seam import Collective, Pending
-from localsgd.errors import UserError
-from localsgd.names import unknown
+from localsgd.basics.seeds import generator_for
+from localsgd.errors import UserError, unknown_name
 from localsgd.reduce.compressor import (
     Codec,
     Compressor,
@@ -40,10 +39,10 @@ from localsgd.reduce.compressor import (
     read,
     scale_dtype,
 )
-from localsgd.reduce.fragments import Fragments, parts
-from localsgd.reduce.members import check_saved, memory_at, places_of, refusal
-from localsgd.workers.layout import Layout
-from localsgd.workers.order import generator_for
+from localsgd.reduce.extents import Extents, parts
+from localsgd.reduce.memory import check_saved, memory_at, places_of, refusal
+from localsgd.rows.layout import Layout
+from localsgd.wire.collective import Collective, Pending
 
 Way = Literal["auto", "gather", "two-phase"]
 WAYS = ("auto", "gather", "two-phase")
@@ -96,7 +95,7 @@ class CompressedMean:
             for one tensor where not given.
 
     State by member: `error [g, m, n]`; `owner_error [g, m, s]` of the chunk that it owns; `place
-    [g, m]`, its number among the M, which it learns at the first agreement.
+    [g, m]`, its number among the M, which it learns at the first sync.
     """
 
     linear = False
@@ -108,15 +107,15 @@ class CompressedMean:
         *,
         feedback: bool = True,
         way: Way = "auto",
-        layout: Layout | Fragments | None = None,
+        layout: Layout | Extents | None = None,
     ) -> None:
         if way not in WAYS:
-            raise unknown("way over the wire", way, WAYS)
+            raise unknown_name("way over the wire", way, WAYS)
         self.compressor = compressor
         self.feedback = feedback
         self.way: Way = way
-        self._fragments = Fragments.of(layout) if isinstance(layout, Layout) else layout
-        self._agreements = 0
+        self._fragments = Extents.of(layout) if isinstance(layout, Layout) else layout
+        self._syncs = 0
         self._memory: dict[str, Tensor] = {}
         self._places: list[int] = []  # of the hosted members, read once from where they lie
         self._chunks: dict[tuple[int, torch.dtype, int], list[Chunk]] = {}
@@ -140,7 +139,7 @@ class CompressedMean:
         if "place" not in self._memory:
             self._memory["place"] = places_of(update, collective)
         self._places = self._places or self._memory["place"][0].tolist()
-        self._agreements += 1
+        self._syncs += 1
         if self._gathers(update, collective.members):
             return self._gathered(update, collective)
         return self._in_two_phases(update, collective)
@@ -198,7 +197,7 @@ class CompressedMean:
         """The row in `count` chunks, the first of which is the longest."""
         n, dtype = update.shape[-1], update.dtype
         if (n, dtype, count) not in self._chunks:
-            row = self._fragments or Fragments.whole(n)
+            row = self._fragments or Extents.whole(n)
             if row.length != n:
                 raise UserError(f"the layout is of rows of {row.length} scalars, not of {n}")
             length, cut = parts(row, count)
@@ -222,7 +221,7 @@ class CompressedMean:
             chunks: of each hosted member's vector.
         """
         shape = (*vectors.shape[:2], len(chunks[0]), size)
-        # That of an agreement before, when none is on its way: fresh memory costs a fault a page.
+        # That of a sync before, when none is on its way: fresh memory costs a fault a page.
         sent = self._spare.pop(memory, None)
         if sent is None or sent.shape != shape or sent.device != vectors.device:
             sent = torch.zeros(shape, dtype=torch.uint8, device=vectors.device)
@@ -244,9 +243,9 @@ class CompressedMean:
         return kept
 
     def _draw(self, purpose: str, place: int) -> torch.Generator | None:
-        """Follows from seed, agreement and member, so not from who hosts it; groups draw alike."""
+        """Follows from seed, sync and member, so not from who hosts it; groups draw alike."""
         seed = self.compressor.seed
-        return None if seed is None else generator_for(seed, purpose, self._agreements, place)
+        return None if seed is None else generator_for(seed, purpose, self._syncs, place)
 
     def _check(
         self,
@@ -271,25 +270,25 @@ class CompressedMean:
 
     def bound(self, layout: Layout) -> CompressedMean:
         """A copy of its own that knows `layout`, unless it was made with one."""
-        return self._with(self._fragments or Fragments.of(layout))
+        return self._with(self._fragments or Extents.of(layout))
 
     def part(self, start: int, stop: int) -> CompressedMean:
         """A copy of its own for scalars `[start, stop)` of the row."""
         return self._with(self._fragments and self._fragments.part(start, stop))
 
-    def _with(self, fragments: Fragments | None) -> CompressedMean:
+    def _with(self, fragments: Extents | None) -> CompressedMean:
         return CompressedMean(
             self.compressor, feedback=self.feedback, way=self.way, layout=fragments
         )
 
     def state(self) -> dict[str, Any]:
-        return {"feedback": self.feedback, "agreements": self._agreements, **self._memory}
+        return {"feedback": self.feedback, "syncs": self._syncs, **self._memory}
 
     def load(self, state: dict[str, Any]) -> None:
         self._memory = {k: value.clone() for k, value in state.items() if isinstance(value, Tensor)}
         self._places = []
-        self._agreements = state.get("agreements", 0)
-        check_saved(state, self.feedback, complete="error" in state or not self._agreements)
+        self._syncs = state.get("syncs", 0)
+        check_saved(state, self.feedback, complete="error" in state or not self._syncs)
 
 
 def gathers(members: int, size: float) -> bool:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from localsgd.errors import Diverged, UserError
-from localsgd.reduce.fragments import Fragments
+from localsgd.reduce.extents import Extents
 
 
 class Codec(Protocol):
@@ -122,7 +122,7 @@ class Compressor(Protocol):
     @property
     def seed(self) -> int | None: ...
 
-    def codec(self, fragments: Fragments, dtype: torch.dtype) -> Codec:
+    def codec(self, fragments: Extents, dtype: torch.dtype) -> Codec:
         """For vectors of `dtype` with tensors at `fragments`."""
         ...
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from localsgd.collective.seam import Collective, Pending
 from localsgd.reduce.compressor import scale_dtype
 from localsgd.reduce.ordered import OrderedMean
+from localsgd.wire.collective import Collective, Pending
 
 
 @dataclass(frozen=True)

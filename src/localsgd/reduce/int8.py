@@ -26,7 +26,7 @@ from localsgd.reduce.compressor import (
     scale_dtype,
     take,
 )
-from localsgd.reduce.fragments import Fragments
+from localsgd.reduce.extents import Extents
 
 LEVELS = 127
 
@@ -52,7 +52,7 @@ class Int8:
     def unbiased(self) -> bool:
         return self.seed is not None
 
-    def codec(self, fragments: Fragments, dtype: torch.dtype) -> Int8Codec:
+    def codec(self, fragments: Extents, dtype: torch.dtype) -> Int8Codec:
         check_dtype(dtype)
         return Int8Codec(fragments, scale_dtype(dtype), self.chunk)
 
@@ -60,7 +60,7 @@ class Int8:
 class Int8Codec:
     """Levels and scales of vectors of one length."""
 
-    def __init__(self, fragments: Fragments, dtype: torch.dtype, chunk: int) -> None:
+    def __init__(self, fragments: Extents, dtype: torch.dtype, chunk: int) -> None:
         self._fragments = fragments
         self._dtype = dtype
         self._chunk = chunk

@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from localsgd.collective.seam import Collective, Pending
 from localsgd.reduce.compressor import encode, first_fault, scale_dtype
-from localsgd.reduce.fragments import Fragments
-from localsgd.reduce.members import refusal
+from localsgd.reduce.extents import Extents
+from localsgd.reduce.memory import refusal
 from localsgd.reduce.sign import Sign, SignCodec
-from localsgd.workers.layout import Layout
+from localsgd.rows.layout import Layout
+from localsgd.wire.collective import Collective, Pending
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class MajorityVote:
     """
 
     sign: Sign = field(default_factory=Sign)
-    layout: Layout | Fragments | None = field(default=None, repr=False)
+    layout: Layout | Extents | None = field(default=None, repr=False)
 
     linear = False
     only_reads = True
@@ -48,7 +48,7 @@ class MajorityVote:
         if weights is not None:
             update.mul_((weights * collective.members).unsqueeze(-1))
         n = update.shape[-1]
-        fragments = self._fragments or Fragments.whole(n)
+        fragments = self._fragments or Extents.whole(n)
         codec = self.sign.codec(fragments, update.dtype)
         sent = encode(codec, update)
         pending = collective.gather(sent)
@@ -66,8 +66,8 @@ class MajorityVote:
         return Pending(finish)
 
     @property
-    def _fragments(self) -> Fragments | None:
-        return Fragments.of(self.layout) if isinstance(self.layout, Layout) else self.layout
+    def _fragments(self) -> Extents | None:
+        return Extents.of(self.layout) if isinstance(self.layout, Layout) else self.layout
 
     def bound(self, layout: Layout) -> MajorityVote:
         """One that knows `layout`, unless it was made with one."""

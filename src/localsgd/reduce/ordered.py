@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from localsgd.collective.seam import Collective, Pending
 from localsgd.reduce.compressor import scale_dtype
+from localsgd.wire.collective import Collective, Pending
 
 PIECE = 1 << 23
 """Scalars in half precision that are averaged at once, all hosted members together: what is held

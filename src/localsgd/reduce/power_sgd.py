@@ -1,6 +1,6 @@
 """PowerSGD: matrices as products of two thin ones, which can be averaged as they are.
 
-For each tensor, seen as a matrix, with V_k = U_k + E_k and Q of the agreement before:
+For each tensor, seen as a matrix, with V_k = U_k + E_k and Q of the sync before:
 
     P <- orthogonal(mean_k V_k Q),   Q_k <- V_k^T P,   E_k <- V_k - P Q_k^T,   Q <- mean_k Q_k
     result: P Q^T
@@ -23,14 +23,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from localsgd.collective.seam import Collective, Pending
+from localsgd.basics.seeds import generator_for
 from localsgd.errors import UserError
 from localsgd.reduce.compressor import check_dtype, first_not_finite, scale_dtype
 from localsgd.reduce.exact import ExactMean
-from localsgd.reduce.members import check_saved, memory_at, refusal
-from localsgd.reduce.seam import Reducer, Unsuitable
-from localsgd.workers.layout import Layout, Slot
-from localsgd.workers.order import generator_for
+from localsgd.reduce.memory import check_saved, memory_at, refusal
+from localsgd.reduce.reducer import Reducer, Unsuitable
+from localsgd.rows.layout import Layout, Slot
+from localsgd.wire.collective import Collective, Pending
 
 
 class Matrix(NamedTuple):

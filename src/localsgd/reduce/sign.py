@@ -31,8 +31,8 @@ from localsgd.reduce.compressor import (
     scale_dtype,
     widest,
 )
-from localsgd.reduce.fragments import BITS, Fragments
-from localsgd.reduce.runs import AT_ONCE, Block, Run, runs
+from localsgd.reduce.extents import BITS, Extents
+from localsgd.reduce.spans import AT_ONCE, Block, Span, spans
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Sign:
                 "chunk, a multiple of 8"
             )
 
-    def codec(self, fragments: Fragments, dtype: torch.dtype) -> SignCodec:
+    def codec(self, fragments: Extents, dtype: torch.dtype) -> SignCodec:
         check_dtype(dtype)
         return SignCodec(fragments, scale_dtype(dtype), self.scales)
 
@@ -68,11 +68,11 @@ class SignCodec:
     """Signs and scales of vectors of one length."""
 
     def __init__(
-        self, fragments: Fragments, dtype: torch.dtype, scales: Literal["tensor", "row"] | int
+        self, fragments: Extents, dtype: torch.dtype, scales: Literal["tensor", "row"] | int
     ) -> None:
         self.fragments = fragments
         self._dtype = dtype
-        self._runs = tuple(runs(_blocks(fragments, scales)))
+        self._runs = tuple(spans(_blocks(fragments, scales)))
         self._blocks = tuple(block for run in self._runs for block in run.blocks)
         self.scales = 1 + max((block.scale for block in self._blocks), default=-1)
         self._group = torch.tensor([block.scale for block in self._blocks], dtype=torch.int64)
@@ -142,7 +142,7 @@ class SignCodec:
             for part in parts:
                 own += part
 
-    def _scaled(self, payloads: Tensor, scales: Tensor) -> Iterator[tuple[Run, Sequence[Tensor]]]:
+    def _scaled(self, payloads: Tensor, scales: Tensor) -> Iterator[tuple[Span, Sequence[Tensor]]]:
         """The signs of each run, times `scales [P, s]`: those of as many payloads as a pass takes,
         each pass in the place of the one before.
         """
@@ -184,7 +184,7 @@ class SignCodec:
         return values.new_zeros(self.scales).index_add_(0, group, values)
 
 
-def _blocks(fragments: Fragments, scales: Literal["tensor", "row"] | int) -> Iterator[Block]:
+def _blocks(fragments: Extents, scales: Literal["tensor", "row"] | int) -> Iterator[Block]:
     """The fragments, cut so that a block has one scale."""
     chunk = scales if isinstance(scales, int) else max(1, fragments.length)
     scale, last = -1, None
@@ -195,7 +195,7 @@ def _blocks(fragments: Fragments, scales: Literal["tensor", "row"] | int) -> Ite
         yield Block(start, stop, scale)
 
 
-def _sums(sizes: Tensor, run: Run) -> Tensor:
+def _sums(sizes: Tensor, run: Span) -> Tensor:
     """Of each block of the run, `[blocks]`; between blocks all is 0."""
     if len(run.blocks) == 1 or sizes.device.type != "cpu":
         ends = [*run.offsets[1:], len(sizes)]

@@ -24,7 +24,7 @@ from localsgd.reduce.compressor import (
     scale_dtype,
     take,
 )
-from localsgd.reduce.fragments import BITS, Fragments
+from localsgd.reduce.extents import BITS, Extents
 
 INDEX = torch.int32
 
@@ -34,33 +34,35 @@ class TopK:
     """Keeps the largest scalars of a vector.
 
     Args:
-        share: of the scalars that are sent, in (0, 1]; k is rounded up.
+        fraction: of the scalars that are sent, in (0, 1]; k is rounded up.
     """
 
-    share: float = 0.01
+    fraction: float = 0.01
 
     unbiased = False
     seed = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
+        if not 0 < self.fraction <= 1:
             raise UserError(
-                f"top-k with a share of {self.share:g} would send "
-                f"{'nothing (k = 0)' if self.share <= 0 else 'more than there is'}; "
+                f"top-k with a share of {self.fraction:g} would send "
+                f"{'nothing (k = 0)' if self.fraction <= 0 else 'more than there is'}; "
                 "give a share above 0 and up to 1, such as 0.01"
             )
 
-    def codec(self, fragments: Fragments, dtype: torch.dtype) -> TopKCodec:
+    def codec(self, fragments: Extents, dtype: torch.dtype) -> TopKCodec:
         check_dtype(dtype)
         if fragments.length >= 2**31:
             raise UserError(f"top-k counts in 32 bits, too few for {fragments.length} scalars")
-        return TopKCodec(fragments, scale_dtype(dtype), math.ceil(self.share * fragments.scalars))
+        return TopKCodec(
+            fragments, scale_dtype(dtype), math.ceil(self.fraction * fragments.scalars)
+        )
 
 
 class TopKCodec:
     """Numbers and places of vectors of one length."""
 
-    def __init__(self, fragments: Fragments, dtype: torch.dtype, k: int) -> None:
+    def __init__(self, fragments: Extents, dtype: torch.dtype, k: int) -> None:
         self._fragments = fragments
         self._dtype = dtype
         self.k = k

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from localsgd.plan import Plan
-from localsgd.schedule import Position, Progress
-from localsgd.signals import seen_by
+from localsgd.schedule.progress import Progress
+from localsgd.schedule.rounds import Position
+from localsgd.schedule.signals import seen_by
+from localsgd.train.config.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -18,16 +19,16 @@ class Turn:
     Args:
         step: at which it starts.
         local_steps: that it has room for before the budget ends.
-        depth: levels that agree after it; 0 where the budget cuts it short.
+        depth: levels that average after it; 0 where the budget cuts it short.
         lengths: of the rounds at hand of all levels, innermost first.
-        shared: levels that have agreed after every step so far.
+        lockstep: levels that have averaged after every step so far.
     """
 
     step: int
     local_steps: int
     depth: int
     lengths: tuple[int, ...]
-    shared: int
+    lockstep: int
 
     @property
     def end(self) -> int:
@@ -60,7 +61,7 @@ def progress_at(plan: Plan, step: int) -> Progress:
     return Progress(
         step=step,
         epoch=step / plan.steps_per_epoch,
-        share=step / plan.steps,
+        fraction=step / plan.steps,
         learning_rate=rate(step),
         decayed=rate.decayed(step),
     )
@@ -97,12 +98,13 @@ def phases(plan: Plan) -> list[Phase]:
 
 @dataclass(frozen=True)
 class Counts:
-    """How often levels agree, innermost first.
+    """How often levels average, innermost first.
 
     Args:
         by_level: after rounds.
-        settled: whether each agrees once more as the run ends, where its last round left it out.
-        on_gradients: of those of the outermost level, how many come when all levels have agreed
+        settled: whether each synchronises once more as the run ends, where its last round left it
+            out.
+        on_gradients: of those of the outermost level, how many come when all levels have averaged
             after every step so far, and may be on gradients.
     """
 
@@ -125,14 +127,14 @@ def counts(plan: Plan) -> Counts:
     return Counts(
         tuple(sum(turn.depth > level for turn in found) for level in range(levels)),
         tuple(level >= last for level in range(levels)),
-        sum(turn.shared == turn.depth == levels for turn in found),
+        sum(turn.lockstep == turn.depth == levels for turn in found),
     )
 
 
-def agreements(plan: Plan, until: int | None = None) -> list[int]:
-    """How often each level will agree, innermost first; up to step `until` where one is given.
+def syncs(plan: Plan, until: int | None = None) -> list[int]:
+    """How often each level will average, innermost first; up to step `until` where one is given.
 
-    A run ends with an agreement of the levels that its last round has left out.
+    A run ends with a sync of the levels that its last round has left out.
     """
     if until is None:
         found = counts(plan)
@@ -146,7 +148,7 @@ def agreements(plan: Plan, until: int | None = None) -> list[int]:
     return by_level
 
 
-def agreement_steps(plan: Plan, level: int) -> list[int]:
-    """The steps after which `level` agrees, the run's last agreement among them."""
+def sync_steps(plan: Plan, level: int) -> list[int]:
+    """The steps after which `level` synchronises, the run's last sync among them."""
     found = [turn.end for turn in turns(plan) if turn.depth > level]
     return found if found and found[-1] == plan.steps else [*found, plan.steps]

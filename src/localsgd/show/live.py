@@ -16,10 +16,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from localsgd.assemble import Assembly
-from localsgd.metric import metric_of
-from localsgd.show.pace import Pace
-from localsgd.units import count, duration, plural, size
+from localsgd.basics.units import count, duration, plural, size
+from localsgd.show.remaining import Pace
+from localsgd.train.data.metric import metric_of
+from localsgd.train.engine.assembly import Assembly
 
 REFRESH_SECONDS = 0.25
 """Least time between two pictures on a terminal."""
@@ -162,7 +162,7 @@ class Live:
             metric = metric_of(self._row)
             yield f"test {metric.words(self._row[metric.key], 1)}"
         yield "H " + ", ".join(str(length or "–") for length in assembly.position.lengths)
-        yield by_level(assembly.agreements) + " rounds"
+        yield by_level(assembly.syncs) + " rounds"
         yield f"{size(assembly.ledger.bytes)} sent per member"
         rate = self._pace.steps_per_second
         yield "" if rate is None else f"{count(rate * assembly.plan.batch)} samples/s"
@@ -188,7 +188,7 @@ def evaluation_line(row: dict[str, Any]) -> str:
     return (
         f"epoch {row['epoch']:.1f} · step {count(row['step'])} · loss {row['train_loss']:.3f} · "
         f"test {metric.name} {metric.words(row[metric.key], 1)} · "
-        f"{by_level(row['agreements'])} rounds · {size(sent)} sent per member · "
+        f"{by_level(row['syncs'])} rounds · {size(sent)} sent per member · "
         f"{duration(row['seconds'])}"
     )
 
@@ -198,6 +198,6 @@ def summary_line(summary: dict[str, Any]) -> str:
     sent, metric = sum(entry["bytes"] for entry in summary["ledger"]), metric_of(summary)
     return (
         f"test {metric.name} {metric.words(summary[metric.key], 1)} after "
-        f"{plural(summary['steps'], 'step')} · {by_level(summary['agreements'])} rounds · "
+        f"{plural(summary['steps'], 'step')} · {by_level(summary['syncs'])} rounds · "
         f"{size(sent)} sent per member · {duration(summary['seconds'])}"
     )

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localsgd.metric import Metric
-from localsgd.record import Folder
-from localsgd.show import gather
-from localsgd.show.gather import Group, Point
-from localsgd.show.paper import bytes_axis, canvas, look, quality_axis
+from localsgd.show import grouping
+from localsgd.show.canvas import bytes_axis, canvas, look, quality_axis
+from localsgd.show.grouping import Group, Point
+from localsgd.train.data.metric import Metric
+from localsgd.train.engine.run_folder import Folder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,11 +27,11 @@ def comparison(folders: Sequence[Folder], path: Path) -> None:
     The panels share the metric; to the right it is drawn against the bytes a worker has handed
     over, measured, at all levels together, and where a run has several, at the outermost alone.
     """
-    groups = [group for group in gather.groups(folders) if group.curve]
+    groups = [group for group in grouping.groups(folders) if group.curve]
     panels = [("epochs", lambda point: point.epoch), ("bytes sent per member", _all_bytes)]
     if any(group.levels > 1 for group in groups):
         panels.append(("bytes sent per member, outermost level", lambda point: point.bytes[-1]))
-    metric = gather.metric(groups)
+    metric = grouping.metric(groups)
     width = 1.0 + 4.0 * len(panels)
     columns = _legend_columns(groups, width)
     with canvas(path, width, 4.0 + 0.22 * -(-len(groups) // columns)) as figure:
@@ -43,7 +43,7 @@ def comparison(folders: Sequence[Folder], path: Path) -> None:
             if across is not panels[0][1]:
                 bytes_axis(panel)
         figure.suptitle(_title(groups), fontsize=11)
-        axes[0].set_ylabel(f"{metric.axis} of the agreed model")
+        axes[0].set_ylabel(f"{metric.axis} of the averaged model")
         if groups:
             values = [point.quality.mean for group in groups for point in group.curve]
             quality_axis(axes[0], metric, values)

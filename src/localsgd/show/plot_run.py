@@ -1,4 +1,4 @@
-"""One run in one picture: loss, quality, learning rate, and when levels agreed."""
+"""One run in one picture: loss, quality, learning rate, and when levels averaged."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localsgd.plan import Plan
-from localsgd.record import Folder
-from localsgd.show.forecast import agreement_steps, foreseen
-from localsgd.show.gather import Record
-from localsgd.show.paper import COLOURS, canvas, plain_log_axis, quality_axis
-from localsgd.show.words import level_name, local_steps
+from localsgd.landscape.figures.style import COLOURS
+from localsgd.show.canvas import canvas, plain_log_axis, quality_axis
+from localsgd.show.forecast import foreseen, sync_steps
+from localsgd.show.grouping import Record
+from localsgd.show.labels import level_name, local_steps
+from localsgd.train.config.plan import Plan
+from localsgd.train.engine.run_folder import Folder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
 def run(folder: Folder, path: Path) -> None:
-    """Draws `folder`'s evaluations, and what its plan says of the learning rate and agreements.
+    """Draws `folder`'s evaluations, and what its plan says of the learning rate and syncs.
 
-    The last panel has a mark for each agreement: how many local steps were taken since the one
+    The last panel has a mark for each sync: how many local steps were taken since the one
     before. Where H follows the run's loss or time, it has one for each evaluation: how many they
     were on average since the evaluation before.
     """
@@ -33,7 +34,7 @@ def run(folder: Folder, path: Path) -> None:
         if plan is not None:
             done = record.last.get("steps", record.rows[-1]["step"])
             _learning_rate(panels[1, 0], plan, done)
-            _agreements(panels[1, 1], plan, record, done)
+            _syncs(panels[1, 1], plan, record, done)
         for axes in panels[1]:
             axes.set_xlabel("epochs")
         made = record.run
@@ -70,7 +71,7 @@ def _quality(axes: Axes, record: Record) -> None:
     epochs = [row["epoch"] for row in record.rows]
     values = [row[metric.key] for row in record.rows]
     drawn = [metric.scale * value for value in values]
-    axes.plot(epochs, drawn, "o-", color=COLOURS[0], label="agreed model")
+    axes.plot(epochs, drawn, "o-", color=COLOURS[0], label="averaged model")
     local = [(row["epoch"], row[metric.local]) for row in record.rows if metric.local in row]
     if local:
         axes.plot(
@@ -98,7 +99,7 @@ def _learning_rate(axes: Axes, plan: Plan, done: int) -> None:
     axes.set_ylabel("learning rate")
 
 
-def _agreements(axes: Axes, plan: Plan, record: Record, done: int) -> None:
+def _syncs(axes: Axes, plan: Plan, record: Record, done: int) -> None:
     from matplotlib.ticker import FuncFormatter, NullLocator
 
     levels = plan.topology.levels
@@ -117,19 +118,19 @@ def _agreements(axes: Axes, plan: Plan, record: Record, done: int) -> None:
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.set_ylabel("local steps between agreements")
+    axes.set_ylabel("local steps between syncs")
     axes.legend()
 
 
 def _planned(plan: Plan, level: int, done: int) -> list[tuple[int, int]]:
-    """The steps after which `level` agreed, each with the steps since the one before."""
-    steps = [step for step in agreement_steps(plan, level) if step <= done]
+    """The steps after which `level` averaged, each with the steps since the one before."""
+    steps = [step for step in sync_steps(plan, level) if step <= done]
     return [(step, step - before) for before, step in zip([0, *steps], steps, strict=False)]
 
 
 def _counted(record: Record, level: int) -> list[tuple[int, float]]:
-    """The steps of evaluations, each with the steps for an agreement since the one before."""
-    seen = [(0, 0), *((row["step"], row["agreements"][level]) for row in record.rows)]
+    """The steps of evaluations, each with the steps for a sync since the one before."""
+    seen = [(0, 0), *((row["step"], row["syncs"][level]) for row in record.rows)]
     return [
         (step, (step - start) / (count - before))
         for (start, before), (step, count) in pairwise(seen)

@@ -8,15 +8,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from localsgd.idle import idle
-from localsgd.learning_rate import StepDecay
-from localsgd.plan import Plan
-from localsgd.show.blocks import sparkline
-from localsgd.show.forecast import Phase, agreements, foreseen, phases
+from localsgd.basics.units import count, percent, plural, size
+from localsgd.rows.layout import Layout
+from localsgd.show.forecast import Phase, foreseen, phases, syncs
+from localsgd.show.labels import beyond_averaging, level_name
 from localsgd.show.sending import Sent, sent
-from localsgd.show.words import beyond_averaging, level_name
-from localsgd.units import count, percent, plural, size
-from localsgd.workers.layout import Layout
+from localsgd.show.sparklines import sparkline
+from localsgd.train.config.learning_rate import StepDecay
+from localsgd.train.config.plan import Plan
+from localsgd.train.config.unused import unused_settings
 
 WIDTH = 40
 """Characters of a picture."""
@@ -27,7 +27,8 @@ PHASES = 5
 
 
 def preview(plan: Plan, *, layout: Layout, processes: int) -> RenderableType:
-    """A picture of the run: who trains what, when they agree, what that costs, the learning rate.
+    """A picture of the run: who trains what, when they synchronise, what that costs, the learning
+    rate.
 
     Args:
         plan: of a completed run.
@@ -57,11 +58,11 @@ def _rows(plan: Plan, layout: Layout, processes: int) -> Iterator[tuple[str, Ren
     )
     beyond = beyond_averaging(run)
     if beyond:
-        yield "agreements", ", ".join(beyond)
+        yield "syncs", ", ".join(beyond)
     yield "rounds", _rounds(plan)
     yield "traffic", _traffic(plan, sent(plan, layout))
     yield "learning rate", _learning_rate(plan)
-    unread = idle(run)
+    unread = unused_settings(run)
     if unread:
         yield "no effect", f"{', '.join(unread)}: nothing in this run reads {_them(unread)}"
 
@@ -135,18 +136,18 @@ def draw(phase: Phase, width: int) -> str:
 def _legend(plan: Plan) -> str:
     levels = plan.topology.levels
     if levels == 1:
-        return ". a local step; 1 all workers agree"
+        return ". a local step; 1 all workers synchronise"
     names = [f"{level + 1} {level_name(level, levels)}" for level in range(levels)]
     names[1:] = [f"{name} too" for name in names[1:]]
-    return ". a local step; agree: " + ", ".join(names)
+    return ". a local step; average: " + ", ".join(names)
 
 
 def _traffic(plan: Plan, levels: list[Sent]) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
-    for level, (number, of_level) in enumerate(zip(agreements(plan), levels, strict=True)):
+    for level, (number, of_level) in enumerate(zip(syncs(plan), levels, strict=True)):
         grid.add_row(
             level_name(level, len(levels)),
-            f"{plural(number, 'agreement')} ({percent(number / plan.steps)} of steps)",
+            f"{plural(number, 'sync')} ({percent(number / plan.steps)} of steps)",
             f"{size(of_level.whole)} per worker",
         )
     each = " or ".join(dict.fromkeys(size(of_level.once) for of_level in levels if of_level.once))

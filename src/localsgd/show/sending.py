@@ -11,15 +11,17 @@ from dataclasses import astuple, dataclass
 import torch
 from torch import Tensor
 
-from localsgd.choices import OPTIMIZERS, mean_of, reducer_of
-from localsgd.collective import Ledger, Pending
-from localsgd.delayed import NO_DELAY
-from localsgd.plan import Plan
+from localsgd.averaging.build import build_levels
+from localsgd.averaging.delay import NO_DELAY
+from localsgd.averaging.inner_state import averaged_rules, rules_of
+from localsgd.averaging.placement import HostedLevel, Placement
+from localsgd.averaging.topology import Topology
+from localsgd.rows.layout import Layout
+from localsgd.schedule.signals import Signal, seen_by
 from localsgd.show.forecast import Counts, counts
-from localsgd.signals import Signal, seen_by
-from localsgd.topology import Place, Placement, Topology, build_levels
-from localsgd.workers.inner_state import averaged_rules, rules_of
-from localsgd.workers.layout import Layout
+from localsgd.train.config.choices import OPTIMIZERS, mean_of, reducer_of
+from localsgd.train.config.plan import Plan
+from localsgd.wire import Ledger, Pending
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Sent:
     """Bytes of one member of a level.
 
     Args:
-        once: at one of its later agreements, in the mean.
+        once: at one of its later syncs, in the mean.
         whole: in the whole run.
     """
 
@@ -65,14 +67,14 @@ def sent(plan: Plan, layout: Layout) -> list[Sent]:
 
 
 def _of_level(plan: Plan, layout: Layout, index: int, found: Counts) -> Sent:
-    """By the level itself, at agreements enough to tell the first ones from the later ones."""
+    """By the level itself, at syncs enough to tell the first ones from the later ones."""
     outermost = index == plan.topology.levels - 1
     turns = plan.delay.fragments if outermost else 1
     ledger = Ledger.of(1)
     one = plan.topology.sizes[index]
     if plan.topology.unequal and index == 0:
         one = plan.topology.unequal[0]
-    placement = Placement(Topology((one,)), 0, 1, (Place(1, 1, Nowhere(one)),), Nowhere(one))
+    placement = Placement(Topology((one,)), 0, 1, (HostedLevel(1, 1, Nowhere(one)),), Nowhere(one))
     reducer = reducer_of(plan.run, layout) if outermost else mean_of(plan.run)
     [level] = build_levels(
         placement,
@@ -88,9 +90,9 @@ def _of_level(plan: Plan, layout: Layout, index: int, found: Counts) -> Sent:
         return ledger.bytes - before
 
     times = found.by_level[index]
-    first = [bytes_of(level.agree) for _ in range(turns)]
-    later = [bytes_of(level.agree) for _ in range(turns)]
-    settled = bytes_of(level.settle) if found.settled[index] else 0
+    first = [bytes_of(level.average) for _ in range(turns)]
+    later = [bytes_of(level.average) for _ in range(turns)]
+    settled = bytes_of(level.final_average) if found.settled[index] else 0
     cycles, rest = divmod(max(0, times - turns), turns)
     whole = sum(first[:times]) + cycles * sum(later) + sum(later[:rest]) + settled
     return Sent(sum(later) / turns, whole)
@@ -101,6 +103,6 @@ def _bytes(layout: Layout) -> int:
 
 
 def _signal_bytes(plan: Plan) -> int:
-    """What a worker tells at an agreement of all, where a schedule looks at more than the step."""
+    """What a worker tells at a sync of all, where a schedule looks at more than the step."""
     sees = {what for schedule in plan.schedules for what in seen_by(schedule)} - {"learning_rate"}
     return 8 * len(astuple(Signal())) if sees and plan.topology.workers > 1 else 0

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from localsgd.metric import Metric
-from localsgd.record import Folder
-from localsgd.show import gather
-from localsgd.show.blocks import block, shorten
-from localsgd.show.gather import Group
-from localsgd.units import size
+from localsgd.basics.units import size
+from localsgd.show import grouping
+from localsgd.show.grouping import Group
+from localsgd.show.sparklines import block, shorten
+from localsgd.train.data.metric import Metric
+from localsgd.train.engine.run_folder import Folder
 
 LEAST_ERROR = 1e-4
 """An accuracy of 1 counts as this far from it, so that its logarithm exists."""
@@ -25,10 +25,10 @@ def text(folders: Sequence[Folder], width: int = 72) -> str:
     the model gets better, on a logarithmic scale of the error. Bytes run logarithmically too. Empty
     where nothing was sent and evaluated.
     """
-    groups = [group for group in gather.groups(folders) if _points(group)]
+    groups = [group for group in grouping.groups(folders) if _points(group)]
     if not groups:
         return ""
-    metric = gather.metric(groups)
+    metric = grouping.metric(groups)
     names = [shorten(group.title, width // 3) for group in groups]
     left = max(map(len, names)) + 2
     strip = max(8, width - left - 8)

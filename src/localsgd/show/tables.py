@@ -13,18 +13,18 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from localsgd import state
-from localsgd.methods import method
-from localsgd.plan import Plan, known
-from localsgd.record import Folder
-from localsgd.run import Run
-from localsgd.show import gather
-from localsgd.show.blocks import thin
-from localsgd.show.gather import Group, Record, Spread
+from localsgd.averaging.topology import Topology
+from localsgd.basics.units import count, duration, plural, size
+from localsgd.show import grouping
+from localsgd.show.grouping import Group, Record, Spread
+from localsgd.show.labels import beyond_averaging, level_name, local_steps
 from localsgd.show.narrow import Fitting
-from localsgd.show.words import beyond_averaging, level_name, local_steps
-from localsgd.topology import Topology
-from localsgd.units import count, duration, plural, size
+from localsgd.show.sparklines import thin
+from localsgd.train.config.methods import method
+from localsgd.train.config.plan import Plan, known
+from localsgd.train.config.run import Run
+from localsgd.train.engine import checkpoints
+from localsgd.train.engine.run_folder import Folder
 
 EVALUATIONS = 12
 """Evaluations of a run that are shown; of more, evenly spread ones."""
@@ -40,7 +40,7 @@ def comparison(folders: Sequence[Folder]) -> Table:
     Runs that differ in their seeds alone share a row, with mean ± sample standard deviation.
     Figures by level stand one below the other, innermost first.
     """
-    found = gather.groups(folders)
+    found = grouping.groups(folders)
     table = _table(caption=_caption(found), caption_justify="left")
     columns = list(_columns(found))
     for name, right, _ in columns:
@@ -69,13 +69,13 @@ def _columns(found: Sequence[Group]) -> Iterator[Column]:
     several = len({group.run.topology for group in found}) > 1
     yield "method", False, partial(_method, topology=several)
     yield "H", False, lambda group: local_steps(group.run)
-    metric = gather.metric(found)
+    metric = grouping.metric(found)
     yield f"test\n{metric.short}", True, _cell(metric.key, metric.figure)
     yield "best\nepoch", True, _cell(metric.best, metric.figure)
     if any(group.spread(lambda last: last.get(metric.local)) for group in found):
         yield "local\nmodels", True, _cell(metric.local, metric.figure)
     yield "train\nloss", True, _cell("train_loss", lambda loss: f"{loss:.3f}")
-    yield "agree-\nments", True, _by_level(lambda last: last["agreements"], count)
+    yield "syncs", True, _by_level(lambda last: last["syncs"], count)
     yield "sent per\nmember", True, _by_level(_ledger("bytes"), size)
     yield "time", True, lambda group: _mean(group, lambda last: last["seconds"], duration)
     yield "waited", True, _by_level(_ledger("seconds"), duration)
@@ -131,9 +131,9 @@ def _unfinished(group: Group) -> str:
 
 def _caption(found: Sequence[Group]) -> Text:
     """What the figures are, and what all runs have in common."""
-    metric = gather.metric(found)
+    metric = grouping.metric(found)
     lines = [
-        f"{metric.title} of the agreed model; local models: mean of the workers' own.",
+        f"{metric.title} of the averaged model; local models: mean of the workers' own.",
         "Bytes are what a worker hands over, measured, before any ring or tree.",
     ]
     if any(group.levels > 1 for group in found):
@@ -197,7 +197,7 @@ def _configuration(run: Run) -> Iterator[tuple[str, str]]:
     yield "method", f"{run.method}, H = {local_steps(run)}{switch}"
     beyond = beyond_averaging(run)
     if beyond:
-        yield "agreements", ", ".join(beyond)
+        yield "syncs", ", ".join(beyond)
     yield "workers", f"{run.workers} ({run.topology}), batch {run.batch} each"
     yield (
         "learning rate",
@@ -251,7 +251,7 @@ def diverged(summary: Mapping[str, Any]) -> bool:
 
 
 def _state(record: Record) -> Iterator[tuple[str, str]]:
-    saved = state.checkpoints(record.folder.checkpoints)
+    saved = checkpoints.checkpoints(record.folder.checkpoints)
     last = record.rows[-1] if record.rows else None
     yield (
         "state",
@@ -261,7 +261,7 @@ def _state(record: Record) -> Iterator[tuple[str, str]]:
         else "not ended: nothing evaluated yet",
     )
     if saved:
-        step = state.read_common(saved[-1])["step"]
+        step = checkpoints.read_common(saved[-1])["step"]
         command = f"localsgd resume {record.folder.path}"
         yield "checkpoint", f"of step {count(step)}; go on with: {command}"
     else:
@@ -270,7 +270,7 @@ def _state(record: Record) -> Iterator[tuple[str, str]]:
 
 def _evaluations(record: Record) -> Table:
     rows = thin(record.rows, EVALUATIONS)
-    title = "evaluations of the agreed model"
+    title = "evaluations of the averaged model"
     if len(rows) < len(record.rows):
         title += f" ({len(rows)} of {len(record.rows)})"
     table = _table(title=title, title_justify="left")
@@ -303,15 +303,15 @@ def _traffic(record: Record) -> Table:
     topology = Topology.parse(record.run.topology or 8)
     table = _table(title="traffic of one member of each level", title_justify="left")
     table.add_column("level")
-    for name in ("members", "agreements", "calls", "sent\n(measured)", "waited\n(measured)"):
+    for name in ("members", "syncs", "calls", "sent\n(measured)", "waited\n(measured)"):
         _add_column(table, name, right=True)
     table.add_column("arrived\n(modelled)", justify="right", style="dim")
-    entries = zip(record.last["ledger"], record.last["agreements"], topology.sizes, strict=True)
-    for level, (entry, agreements, members) in enumerate(entries):
+    entries = zip(record.last["ledger"], record.last["syncs"], topology.sizes, strict=True)
+    for level, (entry, syncs, members) in enumerate(entries):
         table.add_row(
             level_name(level, topology.levels),
             str(members),
-            count(agreements),
+            count(syncs),
             count(entry["calls"]),
             size(entry["bytes"]),
             duration(entry["seconds"]),

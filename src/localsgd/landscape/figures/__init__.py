@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from localsgd.landscape.figures import lines, maps, spectrum
+from localsgd.landscape.figures import lines, maps, spectra
 from localsgd.landscape.figures.style import save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FIGURES: Mapping[str, Callable[[list[dict[str, Any]]], Figure]] = {
-    "eigenvalues": spectrum.eigenvalues,
-    "density": spectrum.density,
-    "largest eigenvalue": spectrum.history,
-    "sharpness": spectrum.sharpness,
+    "eigenvalues": spectra.eigenvalues,
+    "density": spectra.density,
+    "largest eigenvalue": spectra.history,
+    "sharpness": spectra.sharpness,
     "curve": lines.curves,
     "interpolation": lines.interpolation,
     "step noise": lines.noise,

@@ -1,0 +1,247 @@
+"""The buffers of the averaged model: one set from those of all K workers.
+
+Batch-norm statistics describe a mixture of what the workers saw, so the variance has a term between
+workers (law of total variance):
+
+    mean = 1/K sum_k mean_k,     var = 1/K sum_k (var_k + (mean_k - mean)^2)
+
+Other floating buffers are averaged. What has no mean is worker 0's: counters, codes and tables of
+another dtype, masks of 0 and 1, and what is derived from the weights (see `derived.py`). Buffers
+that are no plain tensors (sparse, quantised, nested, meta) stay, and must be equal on all workers.
+
+Buffers that are no part of the state dict (`persistent=False`), such as the state that a recurrent
+model carries from batch to batch, are no part of the averaged model: they stay a worker's own.
+
+Shapes: w workers hosted here · b scalars of all floating buffers of a model.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from localsgd.averaging.derived import derived_buffers
+from localsgd.errors import UserError
+from localsgd.reduce import OrderedMean
+from localsgd.reduce.compressor import widest
+from localsgd.rows.layout import Layout
+from localsgd.rows.parts import bytes_of, digest_of_tensors, is_plain, put
+from localsgd.wire import Collective
+
+Named = dict[str, Tensor]
+
+AVERAGED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Narrower floats are codes, which mean something only with a scale."""
+
+MASKS = " masks"
+"""The slot that says of each buffer whether it is a mask of 0 and 1."""
+
+
+@torch.no_grad()
+def mean_buffers(models: Sequence[nn.Module], world: Collective) -> Named:
+    """The persistent buffers of the averaged model by name: new tensors, equal on all processes.
+
+    Sums are taken in float64 and in the order of the workers, so that the result has the same bits
+    however the workers are hosted. Collective: every process must call it.
+
+    Args:
+        models: of the w workers hosted here.
+        world: joins all K workers, w of them here.
+
+    Raises:
+        UserError: on all processes, where names, dtypes or shapes differ between workers, or the
+            values of buffers that can't be averaged or sent.
+    """
+    workers = [_persistent(model) for model in models]
+    first = workers[0]
+    if not first:
+        return {}
+    plain = [name for name, buffer in first.items() if is_plain(buffer)]
+    if world.members == 1:
+        return {name: first[name].clone() for name in plain}
+    device = _device(models[0])
+    _check_alike(workers, world, device)
+    derived = derived_buffers(models[0])
+    mean = [name for name in plain if name not in derived and first[name].dtype in AVERAGED]
+    found: Named = {}
+    if mean:
+        found |= _means(workers, mean, list(_statistics(models[0])), world, device)
+    told = [name for name in plain if name not in found]
+    if told:
+        found |= _firsts(first, told, len(workers), world, device)
+    return {name: found[name].to(first[name]) for name in plain}
+
+
+@torch.no_grad()
+def put_buffers(model: nn.Module, values: Named) -> None:
+    """Copies `values` into the model's buffers by name; others are left."""
+    for name, buffer in model.named_buffers():
+        if name in values:
+            put(buffer, values[name])
+
+
+class KeptBuffers:
+    """A model's buffers as they are now: which tensors it has, and what is in them."""
+
+    @torch.no_grad()
+    def __init__(self, model: nn.Module) -> None:
+        self._places = [
+            (module._buffers, name, buffer)
+            for module in model.modules()
+            for name, buffer in module._buffers.items()
+        ]
+        self._values = [(b, b.clone()) for b in model.buffers() if is_plain(b)]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Puts them back, whatever has been replaced or resized meanwhile."""
+        for home, name, buffer in self._places:
+            home[name] = buffer
+        for buffer, value in self._values:
+            if buffer.shape == value.shape:
+                put(buffer, value)
+            else:
+                buffer.data = value
+
+
+def _device(model: nn.Module) -> torch.device:
+    """Where the wire takes tensors from: a buffer may lie elsewhere."""
+    tensors = (t for kind in (model.parameters(), model.buffers()) for t in kind)
+    return next(tensor.device for tensor in tensors if not tensor.is_meta)
+
+
+def _persistent(model: nn.Module) -> Named:
+    own = {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in model.named_modules()
+        for name in module._non_persistent_buffers_set
+    }
+    return {name: buffer for name, buffer in model.named_buffers() if name not in own}
+
+
+def _check_alike(workers: Sequence[Named], world: Collective, device: torch.device) -> None:
+    """Refuses, on all processes, buffers that don't fit together."""
+    prints = [[_fingerprint(name, buffer) for name, buffer in own.items()] for own in workers]
+    heads = [[len(own), _fingerprint(str(own))] for own in prints]
+    gathered = _gathered(heads, world, device)
+    counts = [count for count, _ in gathered]
+    if len(set(counts)) > 1:
+        raise UserError(
+            f"the workers' models have {min(counts)} to {max(counts)} buffers, which have no mean; "
+            "register the same on all, or with persistent=False to leave them to each"
+        )
+    if len({own for _, own in gathered}) > 1:
+        by_buffer = zip(*_gathered(prints, world, device), strict=True)
+        found = zip(workers[0].items(), by_buffer, strict=True)
+        raise _difference(*next(each for each in found if len(set(each[1])) > 1))
+
+
+def _gathered(
+    numbers: Sequence[Sequence[int]], world: Collective, device: torch.device
+) -> list[list[int]]:
+    """Of the workers hosted here, to those of all."""
+    return world.gather(torch.tensor([numbers], device=device)).wait()[0].tolist()
+
+
+def _difference(named: tuple[str, Tensor], prints: Sequence[int]) -> UserError:
+    name, buffer = named
+    usual = Counter(prints).most_common(1)[0][0]
+    other = next(worker for worker, own in enumerate(prints) if own != usual)
+    what = f"the buffer {name} ({_described(buffer)} here)"
+    between = f"between worker {other} and worker {prints.index(usual)}"
+    if is_plain(buffer):
+        return UserError(
+            f"{what} differs in dtype or shape {between}, and so has no mean; give it the same on "
+            "all ranks, or register it with persistent=False to leave it to each"
+        )
+    return UserError(
+        f"{what} differs {between}, and only plain dense tensors can be averaged or sent; keep it "
+        "equal, make it dense, or register it with persistent=False to leave it to each"
+    )
+
+
+def _described(buffer: Tensor) -> str:
+    kind = "" if is_plain(buffer) else f" {type(buffer).__name__} of layout {buffer.layout}"
+    return f"{buffer.dtype}{kind}" + ("" if buffer.is_nested else f" {list(buffer.shape)}")
+
+
+def _fingerprint(name: str, buffer: Tensor | None = None) -> int:
+    """Of name, dtype and shape; of the bits too where they can be neither averaged nor sent."""
+    tensors = []
+    if buffer is not None:
+        name += f" {_described(buffer)}"
+        tensors = [] if is_plain(buffer) else [buffer]
+    digest = digest_of_tensors([(name, torch.empty(0)), *(("", t) for t in tensors)])
+    return int.from_bytes(digest[:8], "little", signed=True)
+
+
+def _means(
+    workers: Sequence[Named],
+    names: Sequence[str],
+    statistics: Sequence[tuple[str, str]],
+    world: Collective,
+    device: torch.device,
+) -> Named:
+    """The means of the named buffers; masks that differ are left out, as they have none."""
+    first = workers[0]
+    kinds = {
+        name: torch.empty(first[name].shape, dtype=widest(device), device="meta") for name in names
+    }
+    masks = torch.empty(len(names), dtype=widest(device), device="meta")
+    layout = Layout.of([*kinds.items(), (MASKS, masks)])
+    rows = layout.rows(len(workers), device)  # [w, b]
+    packed = [layout.views(row) for row in rows]
+    for views, worker in zip(packed, workers, strict=True):
+        for place, name in enumerate(names):
+            views[name].copy_(worker[name])
+            views[MASKS][place] = _is_mask(views[name])
+    statistics = [pair for pair in statistics if set(pair) <= set(names)]
+    if statistics:
+        means = layout.views(_mean(rows.clone(), world))
+        for views in packed:
+            for mean, variance in statistics:
+                views[variance] += (views[mean] - means[mean]).square()
+    found = layout.views(_mean(rows, world))
+    masks = found.pop(MASKS).tolist()
+    described = {name for pair in statistics for name in pair}
+    return {
+        name: value
+        for (name, value), share in zip(found.items(), masks, strict=True)
+        if share < 1 or name in described or _is_mask(value)
+    }
+
+
+def _is_mask(values: Tensor) -> Tensor:
+    """Whether all are 0 or 1."""
+    return (values == values.square()).all()
+
+
+def _mean(rows: Tensor, world: Collective) -> Tensor:
+    return OrderedMean().reduce(rows[None], None, world).wait()[0]
+
+
+def _firsts(
+    first: Named, names: Sequence[str], hosted: int, world: Collective, device: torch.device
+) -> Named:
+    """Worker 0's, gathered as bytes: the first of the first process's."""
+    mine = torch.cat([bytes_of(first[name]).to(device) for name in names])
+    told = world.gather(mine.expand(1, hosted, -1).contiguous()).wait()[0, 0]
+    parts = told.split([first[name].nbytes for name in names])
+    return {
+        name: part.clone().view(first[name].dtype).view(first[name].shape)
+        for name, part in zip(names, parts, strict=True)
+    }
+
+
+def _statistics(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """The names of mean and variance of every layer that keeps both."""
+    for prefix, module in model.named_modules():
+        kept = dict(module.named_buffers(prefix, recurse=False))
+        mean, variance = (
+            ".".join(filter(None, (prefix, name))) for name in ("running_mean", "running_var")
+        )
+        if mean in kept and variance in kept and kept[mean].shape == kept[variance].shape:
+            yield mean, variance

@@ -1,0 +1,246 @@
+"""Syncs that overlap with training: means that arrive late, fragments that take turns.
+
+    at sync a:   w_k[q] <- w_k[q] + c (anchor[q] - s_k[q])    q = (a - d) mod P has arrived
+                      s_k[p] <- w_k[p], and its mean sets out      p = a mod P
+
+A row is cut into P fragments. Each sync starts the mean of the next one, and applies the one
+that set out d syncs before; what was trained meanwhile is kept. P = 1, d = 1 is delayed
+averaging (Wang et al. 2020, "Overlap Local-SGD"; the mean of a round is on its way during the
+next); P > 1 is the schedule of Streaming DiLoCo (Douillard et al. 2025), which needs a P-th of the
+bandwidth at a time. With d = 0 every fragment is a plain level.
+
+With c = 1 a worker ends where the mean and its own progress meanwhile would put it. Its deviation
+from the mean is then multiplied by (A - 1) in a round, A what local steps make of it: where they
+contract fast (A near 0) it hardly shrinks, where momentum overshoots (A < 0) it grows. A smaller c
+makes that A - c, and moves the mean of the workers no less (Streaming DiLoCo mixes by 1/2, Overlap
+Local-SGD pulls back by 0.6).
+
+A sync here is that of one fragment: with H local steps between syncs each scalar is averaged
+every P H steps, and d syncs are a delay of d H steps.
+
+Shapes: g groups · m members of each hosted here · n scalars of a row · s scalars of a fragment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from localsgd.averaging.level import Level
+from localsgd.errors import UserError
+from localsgd.reduce.ordered import OrderedMean
+
+MakeLevel = Callable[[Tensor, int, int], Level]
+"""A level over the members `[g, m, s]` of a fragment, scalars `[start, stop)` of a row."""
+
+
+@dataclass(frozen=True)
+class Delay:
+    """How a level's syncs are spread over time.
+
+    Args:
+        fragments: P, of a row; they synchronise in turns.
+        syncs: d, how many syncs later a mean is applied; 0 to P.
+        correction: c, in (0, 1]; only where something is late.
+    """
+
+    fragments: int = 1
+    syncs: int = 0
+    correction: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("fragments", "syncs"):
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or isinstance(value, bool):
+                raise UserError(
+                    f"Delay({name}={value!r}) is no whole number; give one, such as {name}=4"
+                )
+        if not isinstance(self.correction, Real) or isinstance(self.correction, bool):
+            raise UserError(
+                f"Delay(correction={self.correction!r}) is no number; give one in (0, 1]"
+            )
+        if self.fragments < 1:
+            raise UserError(f"a row cannot be cut into {self.fragments} fragments; give 1 or more")
+        if not 0 <= self.syncs <= self.fragments:
+            raise UserError(
+                f"a delay of {self.syncs} syncs with {self.fragments} fragments would "
+                "have a fragment set out again before it arrives; give 0 to the number of fragments"
+            )
+        if not 0 < self.correction <= 1:
+            raise UserError(
+                f"a correction of {self.correction} does not bring workers together; "
+                "give one in (0, 1], 1 for the whole way"
+            )
+
+    @property
+    def none(self) -> bool:
+        """Whether this is the plain method."""
+        return self.fragments == 1 and self.syncs == 0
+
+
+NO_DELAY = Delay()
+"""The plain method."""
+
+
+class Fragmented:
+    """A level that averages fragment by fragment, with means applied late.
+
+    With a delay it keeps two rows more for each member: what was sent, and what is on the wire.
+
+    Args:
+        members: `[g, m, n]`, views of the rows that are averaged.
+        make: makes the level of one fragment.
+        delay: how they are spread.
+        multiple: fragments begin at multiples of so many scalars.
+    """
+
+    def __init__(self, members: Tensor, make: MakeLevel, delay: Delay, multiple: int) -> None:
+        self.members = members
+        self.delay = delay
+        self.syncs = 0
+        self._turn = 0
+        self._bounds = _cut(members.shape[-1], delay.fragments, multiple)
+        self._travelling = members.clone() if delay.syncs else members
+        self._sent = members.clone() if delay.syncs else members
+        self.levels = [
+            make(self._travelling[..., start:stop], start, stop) for start, stop in self._bounds
+        ]
+        if delay.correction < 1 and any(level.outer is not None for level in self.levels):
+            raise UserError(
+                f"a correction of {delay.correction:g} leaves workers behind an anchor that an "
+                "outer optimizer has moved; give 1, or plain averaging"
+            )
+        self._under_way: list[int] = []
+        self._arrived: set[int] = set()
+        self.may_differ = False
+
+    @property
+    def anchor(self) -> Tensor:
+        """`[g, n]`: what the fragments last averaged to."""
+        return torch.cat([level.anchor for level in self.levels], dim=-1)
+
+    @property
+    def remembers(self) -> bool:
+        return True
+
+    def average(self) -> None:
+        """Applies the mean that is due and starts the next."""
+        self.syncs += 1
+        self.may_differ = True
+        index = self._turn % self.delay.fragments
+        self._turn += 1
+        if not self.delay.syncs:
+            self.levels[index].average()
+            return
+        if len(self._under_way) == self.delay.syncs:
+            self._apply(self._under_way[0])
+        start, stop = self._bounds[index]
+        for copy in (self._sent, self._travelling):
+            copy[..., start:stop] = self.members[..., start:stop]
+        self.levels[index].begin_average()
+        self._under_way.append(index)
+
+    def share(self) -> None:
+        """Hands down a fragment that is not delayed; a delayed one is handed down as it arrives."""
+        if not self.delay.syncs and self._turn:
+            self.levels[(self._turn - 1) % self.delay.fragments].share()
+
+    def final_average(self) -> None:
+        """The last sync: all that is under way is applied, then all fragments are averaged.
+
+        Exactly, whatever the reducer: workers have trained beyond their anchors, and there is no
+        later sync that could make up for what a compressed one loses of that.
+        """
+        while self._under_way:
+            self._apply(self._under_way[0])
+        self.syncs += 1
+        for (start, stop), level in zip(self._bounds, self.levels, strict=True):
+            if self.delay.syncs:
+                self._travelling[..., start:stop] = self.members[..., start:stop]
+            usual = level.reducer
+            level.reducer = usual if usual.linear else OrderedMean()
+            level.average()
+            level.reducer = usual
+            if self.delay.syncs:
+                self.members[..., start:stop] = level.anchor.unsqueeze(1)
+            else:
+                level.share()
+        self.may_differ = False
+
+    def _apply(self, index: int) -> None:
+        start, stop = self._bounds[index]
+        self._arrive(index)
+        own = self.members[..., start:stop]
+        way = self.levels[index].anchor.unsqueeze(1) - self._sent[..., start:stop]
+        own.add_(way, alpha=self.delay.correction)
+        self._under_way.remove(index)
+        self._arrived.discard(index)
+
+    def _arrive(self, index: int) -> None:
+        if index not in self._arrived:
+            self.levels[index].finish_average()
+            self._arrived.add(index)
+
+    def catch_up(self) -> None:
+        """anchor <- w_k, where the members have stayed equal without averaging here."""
+        if self.delay.syncs:
+            self._travelling.copy_(self.members)
+        for level in self.levels:
+            level.catch_up()
+        self.may_differ = False
+
+    def begin_round(self, learning_rate: float) -> None:
+        """γ of the fragment whose round begins: the one that has just set out; at first all."""
+        if not self._turn:
+            for level in self.levels:
+                level.begin_round(learning_rate)
+        else:
+            self.levels[(self._turn - 1) % self.delay.fragments].begin_round(learning_rate)
+
+    def state(self) -> dict[str, Any]:
+        """As `Level.state`. What is on the wire is waited for, and applied when it is due."""
+        for index in self._under_way:
+            self._arrive(index)
+        states = {str(index): level.state() for index, level in enumerate(self.levels)}
+        memory: dict[str, Any] = {key: own.pop("reducer") for key, own in states.items()}
+        if self._under_way:
+            memory["sent"] = self._sent
+        return {
+            "reducer": memory,
+            "fragments": states,
+            "turn": self._turn,
+            "may_differ": self.may_differ,
+            "under_way": list(self._under_way),
+            "means": {str(index): self.levels[index].anchor for index in self._under_way},
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        for index, level in enumerate(self.levels):
+            own = state["fragments"][str(index)]
+            level.load({**own, "reducer": state["reducer"][str(index)]})
+        self._turn = state["turn"]
+        self.may_differ = state["may_differ"]
+        self._under_way = list(state["under_way"])
+        self._arrived = set(self._under_way)
+        if self._under_way:
+            self._sent.copy_(state["reducer"]["sent"])
+        for index in self._under_way:
+            self.levels[index].anchor.copy_(state["means"][str(index)])
+
+
+def _cut(length: int, count: int, multiple: int) -> list[tuple[int, int]]:
+    """`count` fragments as even as multiples allow."""
+    units = length // multiple
+    if units < count:
+        raise UserError(
+            f"{count} fragments of a row of {length} scalars would be shorter than {multiple}; "
+            f"give at most {max(1, units)}"
+        )
+    ends = [multiple * (units * index // count) for index in range(count)] + [length]
+    return list(pairwise(ends))

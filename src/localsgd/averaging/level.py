@@ -1,0 +1,374 @@
+"""A level: groups of members that are averaged together.
+
+    average:  anchor <- outer(anchor, mean_k C(anchor - w_k))       share:  w_k <- anchor
+
+The members of the innermost level are the workers' rows; those of any other are the anchors one
+level in. A level knows tensors, weights, a reducer and a wire, and neither models nor data nor the
+rest of the hierarchy.
+
+Shapes: g groups of the level hosted here · m members of each hosted here · n scalars of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from localsgd.averaging.outer import Outer
+from localsgd.errors import UserError
+from localsgd.reduce import ExactMean, Reducer
+from localsgd.reduce.compressor import scale_dtype
+from localsgd.wire import Collective, Pending
+
+
+@dataclass(frozen=True)
+class Spare:
+    """How a member that is not finite is left out, and tells the others so.
+
+    Args:
+        place: in the row, of a scalar that no tensor has: it carries the share that is left out.
+        says: called here before, or on a GPU, which is not asked, at every sync.
+    """
+
+    place: int
+    says: Callable[[], None]
+
+    def within(self, start: int, stop: int) -> Spare | None:
+        """In scalars `[start, stop)` of the row, if it lies there."""
+        return replace(self, place=self.place - start) if start <= self.place < stop else None
+
+
+class Averaging(Protocol):
+    """What the core loop asks of a level."""
+
+    @property
+    def may_differ(self) -> bool:
+        """Whether members may differ although they have just averaged (see `delay.py`)."""
+        ...
+
+    def average(self) -> None: ...
+
+    def share(self) -> None: ...
+
+    def final_average(self) -> None:
+        """The last sync: like `average`, with nothing left under way."""
+        ...
+
+    def catch_up(self) -> None: ...
+
+    def begin_round(self, learning_rate: float) -> None: ...
+
+
+class Level:
+    """Groups whose members average their models.
+
+    Plain averaging by a linear reducer keeps no anchor and copies nothing: the members are averaged
+    in place and the first hosted member of each group is its anchor. Everything else keeps an
+    anchor `[g, n]`, and turns the members into updates where they lie, as they are overwritten by
+    `share` in any case.
+
+    Args:
+        members: `[g, m, n]`, views of the rows that are averaged.
+        collective: joins them with those hosted elsewhere.
+        weights: `[g, m]`, summing to 1 over all members of a group; equal where not given.
+        weigh: makes weights anew for every sync, which need not sum to 1, as they are those of
+            updates.
+        reducer: from updates to their mean.
+        outer: what happens to the mean; `None` is plain averaging.
+        anchor: memory `[g, n]` for the anchors where the first member can't be it.
+        spare: lets a member that is not finite be left out of a linear mean.
+
+    Attributes:
+        left_out: the share of the members that the last mean was without, `[g]`; `None` is none.
+    """
+
+    def __init__(
+        self,
+        members: Tensor,
+        collective: Collective,
+        *,
+        weights: Tensor | None = None,
+        weigh: Callable[[], Tensor] | None = None,
+        reducer: Reducer | None = None,
+        outer: Outer | None = None,
+        anchor: Tensor | None = None,
+        spare: Spare | None = None,
+    ) -> None:
+        self.members = members
+        self.collective = collective
+        self.weights = weights
+        self.weigh = weigh
+        self.reducer: Reducer = reducer or ExactMean()
+        self.outer = outer
+        self._learning_rate = 1.0  # of the round at hand
+        self._averaged_rate = 1.0  # of the round that synchronises
+        self._pending: Pending[Tensor] | None = None
+        self.syncs = 0
+        self.plain = outer is None and weigh is None and self.reducer.linear
+        if self.plain:
+            self.anchor = members[:, 0] if anchor is None else anchor
+        else:
+            self.anchor = members[:, 0].clone() if anchor is None else anchor
+        self._optimizer = self._make_optimizer(outer)
+        self._spare = spare if weigh is None and collective.members > 1 else None
+        self.left_out: Tensor | None = None
+
+    def _make_optimizer(self, outer: Outer | None) -> torch.optim.Optimizer | None:
+        if outer is None:
+            return None
+        return outer.optimizer([torch.nn.Parameter(self.anchor, requires_grad=False)])
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it keeps anything between syncs that a checkpoint needs."""
+        return not self.plain or bool(self.reducer.state())
+
+    def begin_round(self, learning_rate: float) -> None:
+        """Tells the level γ, the inner learning rate at the first local step of its round."""
+        if learning_rate == 0 and self.outer is not None and self.outer.per_learning_rate:
+            raise UserError(
+                "a round cannot start at a learning rate of 0, as the outer optimizer is fed the "
+                "mean update divided by it; let the learning rate start above 0"
+            )
+        self._learning_rate = learning_rate
+
+    def average(self) -> None:
+        """anchor <- outer(anchor, mean_k C(anchor - w_k))."""
+        self.begin_average()
+        self.finish_average()
+
+    may_differ = False
+
+    def final_average(self) -> None:
+        self.average()
+
+    def begin_average(self) -> None:
+        """Starts the reduction. The members are scratch until `share`."""
+        if not self.plain:
+            torch.sub(self.anchor.unsqueeze(1), self.members, out=self.members)
+        if self._spare is not None and self.reducer.linear:
+            leave_out(self.members, self._spare)
+        weights = self.weights if self.weigh is None else self.weigh()
+        self._averaged_rate = self._learning_rate
+        with self._given_back():
+            self._pending = self.reducer.reduce(self.members, weights, self.collective)
+
+    def finish_average(self) -> None:
+        """Waits for the reduction and moves the anchor."""
+        if self._pending is None:
+            raise RuntimeError("finish_average() without begin_average()")
+        pending, self._pending = self._pending, None
+        with self._given_back():
+            mean = pending.wait()
+        self.syncs += 1
+        if self._spare is not None and self.reducer.linear:
+            self.left_out = made_up(mean, self._spare.place, self.collective.members, self.weights)
+            if self.left_out is not None and not self.plain:
+                mean.nan_to_num_()  # Nobody is left: the anchor stays.
+        if not self.plain:
+            self._step(mean)
+        elif mean.data_ptr() != self.anchor.data_ptr():
+            self.anchor.copy_(mean)
+
+    @contextmanager
+    def _given_back(self) -> Generator[None]:
+        """Where a reduction fails, the members hold models again and not updates: their own, or the
+        anchor, if the reducer may have written in what it was given.
+        """
+        try:
+            yield
+        except BaseException:
+            own = getattr(self.reducer, "only_reads", False) and self.weights is None
+            if not self.plain and own:
+                torch.sub(self.anchor.unsqueeze(1), self.members, out=self.members)
+            elif not self.plain:
+                self.members.copy_(self.anchor.unsqueeze(1).expand_as(self.members))
+            raise
+
+    def _step(self, update: Tensor) -> None:
+        if self._optimizer is None or self.outer is None:
+            self.anchor -= update
+            return
+        group = self._optimizer.param_groups[0]
+        scale = self._averaged_rate if self.outer.per_learning_rate else 1.0
+        if scale != 1.0:
+            update = torch.div(update, scale, out=self.members[:, 0])  # scratch until `share`
+        group["params"][0].grad = update.contiguous()
+        base = group["lr"]
+        group["lr"] = base * scale
+        self._optimizer.step()
+        group["lr"] = base
+        group["params"][0].grad = None
+
+    def share(self) -> None:
+        """w_k <- anchor, for every member hosted here."""
+        first = 1 if self.members.data_ptr() == self.anchor.data_ptr() else 0
+        if first < self.members.shape[1]:
+            self.members[:, first:] = self.anchor.unsqueeze(1)
+
+    def catch_up(self) -> None:
+        """anchor <- w_k, where the members have stayed equal without averaging here."""
+        if self.members.data_ptr() != self.anchor.data_ptr():
+            self.anchor.copy_(self.members[:, 0])
+
+    def state(self) -> dict[str, Any]:
+        """What must be saved: `anchor` where one is kept, the reducer's memory, the outer
+        optimizer's state.
+
+        Tensors that belong to groups have g as their first dimension.
+        """
+        state: dict[str, Any] = {"reducer": self.reducer.state()}
+        if not self.plain:
+            state["anchor"] = self.anchor
+        if self._optimizer is not None:
+            state["outer"] = dict(
+                self._optimizer.state[self._optimizer.param_groups[0]["params"][0]]
+            )
+            state["learning_rate"] = self._learning_rate
+        return state
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.reducer.load(state["reducer"])
+        if not self.plain:
+            self.anchor.copy_(state["anchor"])
+        if self._optimizer is not None:
+            saved = {**self._optimizer.state_dict(), "state": {0: state["outer"]}}
+            self._optimizer.load_state_dict(saved)
+            self._learning_rate = state["learning_rate"]
+
+
+class Blocks:
+    """Groups of one level that differ in size: a `Level` for each, averaging one after the
+    other.
+    """
+
+    def __init__(self, levels: Sequence[Level], anchors: Tensor) -> None:
+        self.levels = tuple(levels)
+        self.anchor = anchors
+
+    @property
+    def syncs(self) -> int:
+        return self.levels[0].syncs
+
+    @syncs.setter
+    def syncs(self, count: int) -> None:
+        for level in self.levels:
+            level.syncs = count
+
+    may_differ = False
+
+    def average(self) -> None:
+        for index, level in enumerate(self.levels):
+            try:
+                level.average()
+            except BaseException:
+                for done in self.levels[:index]:
+                    done.share()
+                raise
+
+    def final_average(self) -> None:
+        self.average()
+
+    def share(self) -> None:
+        for level in self.levels:
+            level.share()
+
+    def catch_up(self) -> None:
+        for level in self.levels:
+            level.catch_up()
+
+    def begin_round(self, learning_rate: float) -> None:
+        for level in self.levels:
+            level.begin_round(learning_rate)
+
+    def state(self) -> dict[str, Any]:
+        return {str(index): level.state() for index, level in enumerate(self.levels)}
+
+    def load(self, state: dict[str, Any]) -> None:
+        for index, level in enumerate(self.levels):
+            level.load(state[str(index)])
+
+
+def leave_out(members: Tensor, spare: Spare) -> None:
+    """Members `[g, m, n]` that are not finite become zero, with a 1 in the spare scalar."""
+    finite = members.sum(-1, dtype=scale_dtype(members.dtype)).isfinite()  # [g, m]
+    if members.device.type == "cpu" and bool(finite.all()):
+        return
+    spare.says()
+    members.masked_fill_(~finite.unsqueeze(-1), 0)
+    members[..., spare.place] = (~finite).to(members.dtype)
+
+
+def made_up(mean: Tensor, spare: int, members: int, weights: Tensor | None) -> Tensor | None:
+    """The mean `[g, n]` of those that were not left out, NaN if nobody is left; returns the share
+    that was, `[g]`. A GPU is not asked whether there is any.
+    """
+    share = mean[:, spare].clone()
+    if mean.device.type == "cpu" and not bool(share.any()):
+        return None
+    if weights is None:  # without what half precision has rounded
+        share = share.mul_(members).round_().div_(members)
+    mean[:, spare] = 0
+    mean.div_((1 - share).unsqueeze(-1))
+    return share
+
+
+def average_and_share(
+    levels: Sequence[Averaging], first: int = 0, meanwhile: Callable[[], None] | None = None
+) -> None:
+    """Lets `levels[first:]` synchronise, innermost first, then hands the anchors down through all
+    levels.
+
+    The members of `levels[:first]` are equal already, as they have averaged their gradients.
+
+    Args:
+        meanwhile: called while the first reduction is on its way, where a level can wait for it.
+    """
+    for level in levels[:first]:
+        level.catch_up()
+    with _shared_in_any_case() as done:
+        done += levels[:first]
+        for level in levels[first:]:
+            if meanwhile is not None and isinstance(level, Level):
+                level.begin_average()
+                meanwhile()
+                level.finish_average()
+                meanwhile = None
+            else:
+                level.average()
+            done.append(level)
+        if meanwhile is not None:
+            meanwhile()
+
+
+def final_sync(levels: Sequence[Averaging], first: int = 0) -> None:
+    """The last sync: of `levels[first:]`, and of all from the first whose members may differ."""
+    waiting = (index for index, level in enumerate(levels) if index >= first or level.may_differ)
+    start = next(waiting, len(levels))
+    if start == len(levels):
+        return
+    for level in levels[:start]:
+        level.catch_up()
+    with _shared_in_any_case() as done:
+        done += levels[:start]
+        for level in levels[start:]:
+            level.final_average()
+            done.append(level)
+
+
+@contextmanager
+def _shared_in_any_case() -> Generator[list[Averaging]]:
+    """The levels that are put into the list are shared, outermost first: also where one further
+    out fails, as the members inside would be left with updates in place of models.
+    """
+    done: list[Averaging] = []
+    try:
+        yield done
+    finally:
+        for level in reversed(done):
+            level.share()

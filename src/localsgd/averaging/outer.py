@@ -1,0 +1,92 @@
+"""What happens to the mean update at a sync: names for `torch.optim` partials.
+
+The outer optimizer works on the anchor and is fed the mean update as its gradient. `average` is no
+optimizer at all: the anchor becomes the mean of the members, which is what `SGD(lr=1)` gives,
+without an anchor to keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from localsgd.errors import UserError
+from localsgd.inner.validation import check_momentum
+
+
+@dataclass(frozen=True)
+class Outer:
+    """An outer optimizer for the anchor of a level.
+
+    Args:
+        optimizer: from a list of parameters to a `torch.optim.Optimizer`, usually a
+            `functools.partial`.
+        per_learning_rate: feed it mean update / γ and scale its learning rate by γ, the inner
+            learning rate at the first step of the round, so that its state is in units of gradients
+            and stays right while γ changes.
+    """
+
+    optimizer: Callable[[Any], Optimizer]
+    per_learning_rate: bool = False
+
+
+average: None = None
+"""Plain averaging: the anchor becomes the mean of the members."""
+
+
+def sgd(learning_rate: float = 1.0, momentum: float = 0.0, nesterov: bool = False) -> Outer:
+    """w ← w − η u with u ← m u + mean Δ: outer SGD on the mean update Δ."""
+    check_momentum(momentum, "an outer momentum")
+    if nesterov and not momentum:
+        raise UserError("Nesterov looks ahead by the momentum, which is 0; give one in (0, 1)")
+    return Outer(partial(torch.optim.SGD, lr=learning_rate, momentum=momentum, nesterov=nesterov))
+
+
+def block_momentum(momentum: float, learning_rate: float = 1.0) -> Outer:
+    """Global momentum: u ← m u + mean Δ/γ, w ← w − η γ u, γ of the round's first step.
+
+    (Lin et al. 2020, appendix B.4.1, with η = 1.) With local momentum beside it, it is the paper's
+    hybrid momentum. A gradient moves the model by γ/(1 − m) in the end, and by 1/(1 − m) times what
+    local momentum alone makes of it, which is why m >= 0.7 beside a local 0.9 diverges at the
+    learning rates that were tuned without it.
+    """
+    check_momentum(momentum, "an outer momentum")
+    return Outer(
+        partial(torch.optim.SGD, lr=learning_rate, momentum=momentum), per_learning_rate=True
+    )
+
+
+def slowmo(momentum: float = 0.5, learning_rate: float = 1.0) -> Outer:
+    """SlowMo: u ← β u + mean Δ/γ, w ← w − α γ u (Wang, Tantia, Ballas, Rabbat 2020, Algorithm 1).
+
+    β = 0, α = 1 is local SGD; α = 1 is block momentum.
+    """
+    return block_momentum(momentum, learning_rate)
+
+
+def bmuf(workers: int, momentum: float | None = None, learning_rate: float = 1.0) -> Outer:
+    """Blockwise model-update filtering with Nesterov block momentum (Chen and Huo 2016).
+
+        Δ ← η Δ + ζ (mean w_k − v),   v ← v + ζ (mean w_k − v) + η Δ,   v is handed out
+
+    Args:
+        workers: K; η = 1 − 1/K where no `momentum` is given. The sum over rounds then makes up for
+            the mean over workers, so that the inner learning rate is that of a single worker.
+        momentum: η.
+        learning_rate: ζ.
+    """
+    chosen = 1 - 1 / workers if momentum is None else momentum
+    return sgd(learning_rate, chosen, nesterov=chosen > 0)
+
+
+def diloco(learning_rate: float = 0.7, momentum: float = 0.9) -> Outer:
+    """DiLoCo's outer Nesterov momentum on the mean update (Douillard et al. 2023, Algorithm 1).
+
+    Its inner optimizer is AdamW.
+    """
+    return sgd(learning_rate, momentum, nesterov=True)

@@ -1,0 +1,272 @@
+"""Where the processes lie among the blocks: the groups that each level joins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TypeAlias
+
+import torch.distributed as dist
+
+from localsgd.averaging.delay import Fragmented
+from localsgd.averaging.level import Blocks, Level
+from localsgd.averaging.topology import Topology, check_hosting
+from localsgd.errors import UserError
+from localsgd.wire import (
+    Collective,
+    InProcess,
+    Leaders,
+    ProcessGroup,
+    Sliced,
+)
+from localsgd.wire.ahead import Ahead
+from localsgd.wire.latency import WALL, Clock, WithLatency
+from localsgd.wire.presence import Presence
+
+AnyLevel: TypeAlias = Level | Blocks | Fragmented
+
+
+@dataclass(frozen=True)
+class HostedLevel:
+    """One level as one process sees it.
+
+    Args:
+        hosted: m, members of a group that are hosted here.
+        groups: g, groups of the level that are hosted here.
+        collective: joins a group's members.
+    """
+
+    groups: int
+    hosted: int
+    collective: Collective
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A topology laid over processes: worker k lives in process k // w.
+
+    Args:
+        topology: the blocks.
+        rank: of this process.
+        hosted: w, the workers that each process hosts.
+        hosted_levels: of each level, innermost first; one for each block of an innermost level of
+            unequal
+            blocks.
+        world: joins all K workers, whatever the levels.
+        unequal: the blocks hosted here as (first hosted row, rows, block's index), where blocks
+            differ.
+    """
+
+    topology: Topology
+    rank: int
+    hosted: int
+    hosted_levels: tuple[HostedLevel, ...]
+    world: Collective
+    unequal: tuple[tuple[int, int, int], ...] = ()
+
+    @property
+    def workers(self) -> range:
+        """The workers that this process hosts."""
+        return range(self.rank * self.hosted, (self.rank + 1) * self.hosted)
+
+    def located(
+        self, levels: Sequence[AnyLevel]
+    ) -> Iterator[tuple[Level | Fragmented, list[int], list[list[int]]]]:
+        """Each level with the first worker of its groups `[g]` and of their members `[g][m]`.
+
+        Of the groups and members hosted here; levels of unequal blocks come one by one.
+        """
+        if self.topology.unequal:
+            yield from self._located_unequal(levels)
+            return
+        base, inside = self.workers.start, 1
+        for level, place_, size in zip(
+            levels, self.hosted_levels, self.topology.sizes, strict=True
+        ):
+            whole = inside * size
+            groups = [base // whole * whole + group * whole for group in range(place_.groups)]
+            start = max(base // inside * inside, groups[0])
+            members = [
+                [start + group * whole + member * inside for member in range(place_.hosted)]
+                for group in range(place_.groups)
+            ]
+            assert not isinstance(level, Blocks)
+            yield level, groups, members
+            inside = whole
+
+    def _located_unequal(
+        self, levels: Sequence[AnyLevel]
+    ) -> Iterator[tuple[Level | Fragmented, list[int], list[list[int]]]]:
+        blocks, world = levels
+        assert isinstance(blocks, Blocks)
+        assert not isinstance(world, Blocks)
+        sizes = self.topology.unequal
+        firsts = [sum(sizes[:index]) for _, _, index in self.unequal]
+        for level, first, (start, rows, _) in zip(blocks.levels, firsts, self.unequal, strict=True):
+            members = range(self.workers.start + start, self.workers.start + start + rows)
+            yield level, [first], [list(members)]
+        yield world, [0], [firsts]
+
+
+def row_multiple(workers: int) -> int:
+    """A row's length is a multiple of this many scalars, so that slices and chunks of it are whole
+    bytes of signs.
+    """
+    return 8 * max(2, workers)
+
+
+def placement_of(
+    topology: Topology,
+    timeout: timedelta | None = None,
+    presence: Presence | None = None,
+    ahead: bool = False,
+) -> Placement:
+    """Lays `topology` over the processes of `torch.distributed` (over this one where it is not
+    initialised).
+
+    Every process must call this, with the same topology, as it makes process groups.
+
+    Args:
+        timeout: of the collectives; must outlast the longest time by which one process may run
+            behind another.
+        presence: looks after waits that take long, and keeps the groups, which end with it.
+        ahead: whether the second stage of a sync between blocks is taken beside the program.
+    """
+    processes, rank = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
+    check_hosting(topology, processes)
+    hosted = topology.workers // processes
+    groups = _Groups(processes, rank, timeout, presence, ahead)
+    world = groups.spanning(processes, hosted=hosted) if processes > 1 else InProcess(hosted)
+    if topology.unequal:
+        hosted_levels, blocks = _unequal_places(topology, groups, hosted)
+    else:
+        hosted_levels, blocks = _equal_places(topology, groups, hosted), ()
+    return Placement(topology, rank, hosted, hosted_levels, world, blocks)
+
+
+class _Groups:
+    """Makes process groups, each process all of them in the same order, and finds its own."""
+
+    def __init__(
+        self,
+        processes: int,
+        rank: int,
+        timeout: timedelta | None,
+        presence: Presence | None,
+        ahead: bool,
+    ) -> None:
+        self.processes = processes
+        self.rank = rank
+        self._timeout = timeout
+        self._presence = presence
+        self._ahead = ahead
+        self._made: dict[tuple[bool, tuple[int, ...]], object] = {}
+        if presence is not None:
+            presence.owns(self._made.values())
+
+    def own(
+        self, groups: Sequence[Sequence[int]], hosted: int = 1, apart: bool = False
+    ) -> ProcessGroup:
+        mine = self.own_or_none(groups, hosted, apart)
+        if mine is None:
+            raise AssertionError(f"rank {self.rank} is in none of {groups}")
+        return mine
+
+    def own_or_none(
+        self, groups: Sequence[Sequence[int]], hosted: int = 1, apart: bool = False
+    ) -> ProcessGroup | None:
+        """Those of equal ranks are the same, unless one is `apart`."""
+        mine = None
+        for ranks in map(tuple, groups):
+            if (apart, ranks) not in self._made:
+                self._made[apart, ranks] = dist.new_group(list(ranks), timeout=self._timeout)
+            if self.rank in ranks:
+                mine = self._made[apart, ranks]
+        if not isinstance(mine, dist.ProcessGroup):
+            return None
+        return ProcessGroup(mine, hosted, self._presence)
+
+    def spanning(self, span: int, inside: int = 1, hosted: int = 1) -> ProcessGroup:
+        """Blocks of `span` processes in a row; each joins every `inside`-th of its block."""
+        return self.own(self._blocks(span, inside), hosted)
+
+    def block(self, span: int) -> tuple[ProcessGroup, Ahead | None]:
+        """Blocks of `span` processes in a row, for the second stage of a sync between blocks."""
+        return self.second_stage(self._blocks(span, 1))
+
+    def second_stage(self, blocks: Sequence[Sequence[int]]) -> tuple[ProcessGroup, Ahead | None]:
+        """Beside the program it needs groups of its own."""
+        return self.own(blocks, apart=self._ahead), Ahead() if self._ahead else None
+
+    def _blocks(self, span: int, inside: int) -> list[range]:
+        return [
+            range(start + offset, start + span, inside)
+            for start in range(0, self.processes, span)
+            for offset in range(inside)
+        ]
+
+
+def _equal_places(topology: Topology, groups: _Groups, hosted: int) -> tuple[HostedLevel, ...]:
+    hosted_levels: list[HostedLevel] = []
+    inside = 1  # workers of a member of the level at hand
+    for size in topology.sizes:
+        whole = inside * size
+        if hosted % whole == 0:
+            hosted_levels.append(HostedLevel(hosted // whole, size, InProcess(size)))
+        elif inside <= hosted:
+            members = hosted // inside
+            hosted_levels.append(
+                HostedLevel(1, members, groups.spanning(whole // hosted, hosted=members))
+            )
+        else:
+            copies = inside // hosted  # processes that hold the same anchor
+            across = groups.spanning(whole // hosted, copies)
+            hosted_levels.append(HostedLevel(1, 1, Sliced(across, *groups.block(copies))))
+        inside = whole
+    return tuple(hosted_levels)
+
+
+def _unequal_places(
+    topology: Topology, groups: _Groups, hosted: int
+) -> tuple[tuple[HostedLevel, ...], tuple[tuple[int, int, int], ...]]:
+    blocks = topology.unequal
+    starts = [sum(blocks[:index]) for index in range(len(blocks))]
+    if groups.processes == 1:
+        inner = tuple(HostedLevel(1, size, InProcess(size)) for size in blocks)
+        rows = tuple(zip(starts, blocks, range(len(blocks)), strict=True))
+        return (*inner, HostedLevel(1, len(blocks), InProcess(len(blocks)))), rows
+    ranks = [range(start, start + size) for start, size in zip(starts, blocks, strict=True)]
+    inside = groups.own(ranks)
+    across = groups.own_or_none([starts])
+    block = next(index for index, members in enumerate(ranks) if groups.rank in members)
+    second, ahead = groups.second_stage(ranks)
+    hosted_levels = (
+        HostedLevel(1, 1, inside),
+        HostedLevel(1, 1, Leaders(across, second, len(blocks), ahead)),
+    )
+    return hosted_levels, ((0, 1, block),)
+
+
+def with_latency(placement: Placement, seconds: Sequence[float], clock: Clock = WALL) -> Placement:
+    """`placement` with a delay for each call of its levels, innermost first.
+
+    Args:
+        placement: from `localsgd.averaging.placement.placement_of`.
+        seconds: one for each level.
+        clock: on which they pass.
+    """
+    levels = placement.topology.levels
+    if len(seconds) != levels:
+        raise UserError(
+            f"{len(seconds)} delays for the {levels} levels of topology {placement.topology}; give "
+            "one for each, innermost first"
+        )
+    # With unequal blocks, all places but the last belong to blocks of the innermost level.
+    inner = len(placement.hosted_levels) - levels + 1
+    by_place = [seconds[0]] * inner + list(seconds[1:])
+    hosted_levels = [
+        replace(place, collective=WithLatency(place.collective, late, clock)) if late else place
+        for place, late in zip(placement.hosted_levels, by_place, strict=True)
+    ]
+    return replace(placement, hosted_levels=tuple(hosted_levels))

@@ -1,0 +1,226 @@
+"""`landscape`: the loss around the models of runs that have ended, and between them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from torch import nn
+
+from localsgd.cli.options import LandscapeCommand
+from localsgd.errors import UserError
+from localsgd.landscape import Plan, compare, write_report
+from localsgd.landscape.announce import Progress as Tell
+from localsgd.show.narrow import Fitting
+from localsgd.train.config.run import Run
+from localsgd.train.data import models, tasks
+from localsgd.train.data.sampling.subset import batches_of
+from localsgd.train.data.task import Task
+from localsgd.train.engine.assembly import load_weights, pick_device
+from localsgd.train.engine.run_folder import Folder, check_place
+from localsgd.train.engine.watching import records as watched_records
+
+Records = list[dict[str, Any]]
+
+
+def landscape(command: LandscapeCommand) -> int:
+    """Measures, writes records and figures, and shows what came out."""
+    command.check()
+    folders = named(command.folders)
+    out = command.out or output_folder(list(folders.values()))
+    check_place(out)
+    run = alike(folders)
+    wanted = plan(command)
+    task = tasks.load(run.task, command.data_dir, device=pick_device(command.device))
+    if run.train_samples is not None:
+        task = task.subset(run.train_samples)
+    data = batches_of(
+        task, command.samples or None, names=command.data, batch=command.batch, seed=command.seed
+    )
+    nets = {name: load(folder, task, command.device) for name, folder in folders.items()}
+    with reported(Console(stderr=True, quiet=command.quiet)) as progress:
+        asked = replace(wanted, population=task.train_size)
+        noise = sizes(folders) if "noise" in command.what else None
+        records = compare(nets, task.loss, data, asked, noise=noise, progress=progress)
+    records = [dated(record, folders) for record in records]
+    if "watched" in command.what:
+        records += watched(folders)
+    files = write_report(records, out)
+    console = Console(quiet=command.quiet)
+    for table in tables(records):
+        console.print(table)
+    figures = ", ".join(file.name for file in files[1:]) or "none"
+    console.print(f"Records: {files[0]}; figures: {figures}", soft_wrap=True)
+    return 0
+
+
+def named(paths: Sequence[Path]) -> dict[str, Folder]:
+    """Folders of runs by name: the folder's own, or all of its path where two are named alike."""
+    if not paths:
+        raise UserError("landscape needs the folder of a run; give one or more")
+    whole = [path.resolve() for path in paths]
+    if len(set(whole)) < len(whole):
+        raise UserError("one run is given twice; give different folders")
+    short = [path.name for path in whole]
+    names = short if len(set(short)) == len(short) else list(map(str, paths))
+    return {name: Folder.open(path) for name, path in zip(names, paths, strict=True)}
+
+
+def output_folder(folders: Sequence[Folder]) -> Path:
+    """`landscape` in the run's folder, or beside the folders of several."""
+    first, *others = (folder.path.resolve() for folder in folders)
+    if not others:
+        return folders[0].path / "landscape"
+    if any(path.parent != first.parent for path in others):
+        raise UserError(
+            "the runs lie in different folders, so there is no one place for what comes out; "
+            "give one with --out"
+        )
+    return first.parent / "landscape"
+
+
+def alike(folders: dict[str, Folder]) -> Run:
+    """The first run, once all are known to be of one task, with one network and the same data."""
+    (first, run), *others = ((name, folder.run) for name, folder in folders.items())
+    for name, other in others:
+        for setting in ("task", "train_samples", "model"):
+            one, two = getattr(run, setting), getattr(other, setting)
+            if one != two:
+                raise UserError(
+                    f"{first} has {setting} {one} and {name} {setting} {two}; "
+                    "runs are compared that have the same"
+                )
+    return run
+
+
+def load(folder: Folder, task: Task, device: str) -> nn.Module:
+    """The averaged model that a run ended with."""
+    if not folder.model.is_file():
+        hint = f"finish it by `localsgd resume {folder.path}`"
+        if folder.summary() is not None:
+            hint = "the file is gone from its folder"
+        raise UserError(f"{folder.path} has no {folder.model.name}, the model it ends with; {hint}")
+    run = folder.run
+    model = models.build(run.model or task.default_model, task, run.seed)
+    load_weights(model, folder.model)
+    if run.precision == "float64":
+        model = model.double()
+    return model.to(pick_device(device)).eval()
+
+
+def sizes(folders: dict[str, Folder]) -> dict[str, tuple[int, int]]:
+    """B and K of each run."""
+    runs = {name: folder.run for name, folder in folders.items()}
+    return {name: (run.batch or 1, run.workers or 1) for name, run in runs.items()}
+
+
+def plan(command: LandscapeCommand) -> Plan:
+    """What the command asks for; what is not named is left out."""
+
+    def if_asked(what: str, value: int) -> int:
+        return value if what in command.what else 0
+
+    return Plan(
+        top=if_asked("eigenvalues", command.top),
+        bottom=if_asked("eigenvalues", command.bottom),
+        curvature=command.curvature,
+        method=command.method,
+        trace_products=if_asked("trace", 30),
+        density_steps=if_asked("density", 40),
+        sharpness="sharpness" in command.what,
+        directions=if_asked("curves", command.directions),
+        curve_points=command.points,
+        surface_points=if_asked("surface", command.points),
+        line_points=if_asked("line", command.points),
+        plane_points=if_asked("plane", command.points),
+        statistics=command.statistics,
+        seed=command.seed,
+    )
+
+
+def dated(record: dict[str, Any], folders: dict[str, Folder]) -> dict[str, Any]:
+    """Noise at the end of a run, with its epoch, so that it joins what was watched of it."""
+    if record["kind"] != "step noise":
+        return record
+    return {**record, "epoch": folders[record["model"]].run.epochs}
+
+
+def watched(folders: dict[str, Folder]) -> Records:
+    """What was watched while the runs trained, each under its run's name."""
+    return [
+        {**record, "model": name}
+        for name, folder in folders.items()
+        for record in watched_records(folder.path)
+        if record["kind"] != "watching"
+    ]
+
+
+@contextmanager
+def reported(console: Console) -> Generator[Tell]:
+    """A bar for what is under way; nothing where there is no terminal."""
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    hidden = not console.is_terminal or console.quiet
+    with Progress(
+        *columns, TimeElapsedColumn(), console=console, transient=True, disable=hidden
+    ) as bars:
+        bar = bars.add_task("", total=None)
+
+        def tell(what: str, done: int, total: int) -> None:
+            bars.update(bar, description=what, completed=done, total=total)
+
+        yield tell
+
+
+def tables(records: Records) -> list[Table]:
+    """The numbers that fit a line: by model and data set, and for each pair of models."""
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for record in records:
+        for heading, value in _cells(record):
+            rows.setdefault((record["model"], record["data"]), {})[heading] = value
+    found = [_table("Around the models", ("model", "data"), rows)] if rows else []
+    pairs = {
+        (record["pair"], data): {"barrier of the loss": f"{height:.4g}"}
+        for record in records
+        if record["kind"] == "interpolation"
+        for data, height in record["barrier"].items()
+    }
+    return [*found, *([_table("Between them", ("line", "data"), pairs)] if pairs else [])]
+
+
+def _cells(record: dict[str, Any]) -> list[tuple[str, str]]:
+    kind = record["kind"]
+    if kind == "score":
+        accuracy = record["accuracy"]
+        cells = [("loss", f"{record['loss']:.4g}")]
+        return cells if accuracy is None else [*cells, ("accuracy", f"{100 * accuracy:.2f} %")]
+    if kind == "eigenvalues":
+        pairs = list(zip(record["values"], record["residuals"], strict=True))
+        last = [(f"λ {len(pairs)}", pairs[-1])] if len(pairs) > 1 else []
+        return [(name, f"{v:.4g} ± {r:.1g}") for name, (v, r) in [("λ 1", pairs[0]), *last]]
+    if kind == "trace":
+        return [("trace", f"{record['value']:.4g} ± {record['standard_error']:.1g}")]
+    if kind == "sharpness":
+        return [("λ 1 ‖w‖²", f"{record['times_norm']:.4g}")]
+    if kind == "gradient noise":
+        return [("noise of a sample", f"{record['centred']:.4g}")]
+    return []
+
+
+def _table(
+    title: str, first: tuple[str, str], rows: dict[tuple[str, str], dict[str, str]]
+) -> Table:
+    headings = list(dict.fromkeys(heading for row in rows.values() for heading in row))
+    table = Fitting(title=title, title_justify="left")
+    for name in first:
+        table.add_column(name)
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for key, row in rows.items():
+        table.add_row(*key, *(row.get(heading, "–") for heading in headings))
+    return table

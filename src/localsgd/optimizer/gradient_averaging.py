@@ -1,0 +1,191 @@
+"""Whose gradients are averaged, when, and by whom: DDP during the backward pass, or the step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from localsgd.averaging.build import build_levels
+from localsgd.averaging.level import average_and_share
+from localsgd.averaging.placement import AnyLevel, Placement, row_multiple
+from localsgd.optimizer.amp import all_finite, finite, gradients_of
+from localsgd.optimizer.consistency import SameBatch
+from localsgd.optimizer.ddp import Overlap, averaging_behind, overlap_of, quieten
+from localsgd.optimizer.gradient_packs import call_after_backward, packs_of
+from localsgd.optimizer.settings import Settings
+from localsgd.reduce import ExactMean
+from localsgd.reduce.compressor import widest
+from localsgd.rows.model_rows import Row
+from localsgd.schedule.signals import FLAGS
+from localsgd.wire import Ledger
+
+
+class GradientAveraging:
+    """Averages the gradients of one worker over its block, as far out as levels share them.
+
+    Args:
+        rows: whose gradients.
+        placement: where the other workers are.
+        settings: says which levels may.
+        ledger: counts what crosses, beside the models.
+        ddp: the user's model, where it is in `DistributedDataParallel`.
+        watched: whether the first gradients are compared among all workers.
+        flags: what this worker tells all others beside its gradients, where it does.
+        named: a context in which the loss of a rank becomes `PeerLost`.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        placement: Placement,
+        settings: Settings,
+        ledger: Ledger,
+        ddp: DistributedDataParallel | None,
+        watched: bool,
+        flags: Callable[[], Sequence[float]] | None = None,
+        named: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self._placement = placement
+        self._settings = settings
+        self._ledger = ledger
+        self._ddp = ddp
+        self._device = rows[0].values.device
+        self._exact = settings.exact if placement.world.members > 1 else 0
+        self._multiple = multiple = row_multiple(placement.world.members)
+        self._flags = flags
+        self._carried: Tensor | None = None
+        told = FLAGS if flags else 0
+        self._packs = [pack for row in rows for pack in packs_of(row, multiple, told)]
+        self.watch = SameBatch() if watched and placement.world.members > 1 else None
+        self.lockstep = 0
+        self.averaged = False
+        self._finite: Tensor | None = None
+        self._follows_backward = False
+        self._overlap: Overlap | None = None
+        if ddp is not None:
+            quieten(ddp)
+            if self._exact:
+                synchronised = {id(p) for row in rows for p in row.parameters}
+                padding = multiple if placement.topology.levels > 1 else 1
+                self._overlap = overlap_of(ddp, synchronised, padding)
+                if self._overlap is not None:
+                    self._overlap.named = named
+
+    def set_lockstep(self, lockstep: int) -> None:
+        """From now on the gradients of the `lockstep` innermost levels are averaged."""
+        self.lockstep = min(lockstep, self._exact)
+        if self._ddp is None:
+            return
+        # With find_unused_parameters DDP takes a parameter that any process used for one that all
+        # have used, which is right for a block only where it is the world.
+        whole = self.lockstep == self._settings.levels or not self._ddp.find_unused_parameters
+        overlapping = self._overlap is not None and self.lockstep > 0 and whole
+        self._ddp.require_backward_grad_sync = overlapping
+        if self._overlap is not None:
+            self._overlap.make_levels = self._levels if overlapping else None
+            self._overlap.watch = self.watch
+            whole_world = self.lockstep == self._settings.levels
+            self._overlap.flags = self._flags if whole_world else None
+
+    def _levels(self, row: Tensor) -> Sequence[AnyLevel]:
+        exact = self._exact
+        means = [r if i < exact else ExactMean() for i, r in enumerate(self._settings.reducers)]
+        levels = build_levels(self._placement, row[None], reducers=means, ledger=self._ledger)
+        return levels[: self.lockstep]
+
+    @torch.no_grad()
+    def average(self, mark: bool = False) -> list[Tensor]:
+        """Averages, unless that has been done for this step.
+
+        Returns:
+            The share of workers in the block that set their `mark`, once for each pack.
+        """
+        if self._overlap is not None and self._overlap.averaged:
+            self.averaged = True
+        if self.averaged:
+            return []
+        if self.watch is not None:
+            self.watch.add(self._gradients())
+        if not self.lockstep:
+            return []
+        self.averaged = True
+        whole = self._flags is not None and self.lockstep == self._settings.levels
+        told = self._flags() if whole and self._flags is not None else ()
+        found = [pack.average(self._levels, mark, told) for pack in self._packs]
+        if whole:
+            self._carried = found[0][1].clone()
+        return [mean for mean, _ in found]
+
+    def take_carried(self) -> Tensor | None:
+        """The mean of all workers' flags, once, where it has come with the gradients."""
+        carried, self._carried = self._carried, None
+        if self._overlap is not None and self._overlap.carried is not None:
+            carried, self._overlap.carried = self._overlap.carried, None
+        return carried
+
+    def average_early(self) -> None:
+        """Averages before the step does, and remembers whether the means are finite: what follows,
+        such as a clip by value, may hide it.
+        """
+        if self.averaged:
+            return
+        self.average()
+        if self.averaged:
+            if not self._follows_backward:
+                self._follows_backward = True
+                call_after_backward(self._parameters(), self._own_again)
+            self._finite = finite(self._gradients())
+
+    def _own_again(self) -> None:
+        """A backward pass has added to a gradient, which needs the average once more: what was
+        averaged is the same on all workers, and stays as it is.
+        """
+        if self._overlap is None or not self._overlap.averaged:
+            self.averaged = False
+
+    def _parameters(self) -> Iterator[Tensor]:
+        return (p for pack in self._packs for p in pack.parameters)
+
+    def _gradients(self) -> Iterator[Tensor]:
+        return gradients_of(self._parameters())
+
+    def all_finite(self, optimizer: Optimizer) -> bool:
+        """Whether the averaged gradients are, and were when they were averaged early."""
+        return (self._finite is None or bool(self._finite)) and all_finite(optimizer)
+
+    @torch.no_grad()
+    def mean_loss(self, loss: Any) -> Any:
+        """The mean of the block's losses, so that whoever decides by it decides alike."""
+        if loss is None or not self.lockstep:
+            return loss
+        row = torch.zeros(self._multiple, dtype=widest(self._device), device=self._device)
+        row[0] = loss
+        average_and_share(self._levels(row))
+        return row[0].to(loss) if isinstance(loss, Tensor) else row[0].item()
+
+    def reopen(self) -> None:
+        """The next gradients are each worker's own again."""
+        self.averaged = False
+        self._finite = None
+        if self._overlap is not None:
+            self._overlap.averaged = False
+
+    def end_step(self) -> None:
+        """The step is done. At the first one the workers' gradients are compared."""
+        self.reopen()
+        if self.watch is not None:
+            self.watch.warn(
+                self._placement.world,
+                self._device,
+                self._placement.rank == 0,
+                lambda: averaging_behind(self._parameters(), self._ddp),
+            )
+            self.watch = None
+            if self._overlap is not None:
+                self._overlap.watch = None

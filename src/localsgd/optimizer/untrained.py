@@ -1,0 +1,37 @@
+"""Parameters that the inner optimizer holds and that don't train: no row has them."""
+
+from __future__ import annotations
+
+from torch.optim import Optimizer
+
+from localsgd.errors import UserError
+
+
+class Untrained:
+    """Whether what was left out when it was made still needs no sync.
+
+    Args:
+        inner: the inner optimizer, as it is now.
+    """
+
+    def __init__(self, inner: Optimizer) -> None:
+        self._inner = inner
+        self._count = self._counted()
+        groups = inner.param_groups
+        self._frozen = [p for group in groups for p in group["params"] if not p.requires_grad]
+
+    def check(self) -> None:
+        """Refuses what has begun to train, or has come, since then."""
+        if self._counted() > self._count:
+            raise UserError(
+                "the inner optimizer has been given parameters since LocalSGD was made, and they "
+                "aren't synchronised; add its groups before, or make a new LocalSGD"
+            )
+        if self._frozen and any(parameter.requires_grad for parameter in self._frozen):
+            raise UserError(
+                "a parameter that was frozen when LocalSGD was made trains now, and isn't "
+                "synchronised; unfreeze it before, or make a new LocalSGD"
+            )
+
+    def _counted(self) -> int:
+        return sum(len(group["params"]) for group in self._inner.param_groups)

@@ -1,0 +1,1 @@
+"""Flat memory: a model as one row, its tensors as views of it."""

@@ -1,0 +1,196 @@
+"""The rows of a user's model: which of its tensors are synchronised, and where they lie.
+
+A model in a user's own loop has one row for each dtype and device. Its parameters are moved into
+the rows once and stay there; whoever moves them out again is told so at the next sync.
+
+Shapes: n scalars of a row.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from localsgd.errors import UserError
+from localsgd.rows.layout import Layout, adopt
+
+BATCH = 8
+"""Parameters that are looked at in one sync: a few microseconds."""
+
+
+class Batch(NamedTuple):
+    """Parameters, the addresses where they belong, and where modules keep them."""
+
+    parameters: tuple[nn.Parameter, ...]
+    places: list[int]
+    homes: list[dict[str, nn.Parameter | None]]
+    keys: list[str]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Parameters of one dtype on one device.
+
+    Args:
+        layout: where each lies.
+        values: `[n]`, the memory of all of them.
+        parameters: in the order of the layout's slots.
+        homes: the modules' own dictionaries in which they are found, and their names there.
+    """
+
+    layout: Layout
+    values: Tensor
+    parameters: tuple[nn.Parameter, ...]
+    homes: tuple[tuple[dict[str, nn.Parameter | None], str], ...]
+
+    def check_in_place(self) -> None:
+        """Refuses where a parameter has left the row (`model.to()`, `model.half()`, `p.data =`) or
+        the model (`load_state_dict(assign=True)`).
+        """
+        for batch in self._batches:
+            self._check(batch)
+
+    def check_some_in_place(self) -> None:
+        """`check_in_place` of the next few parameters in turn: what moves a model moves all, and
+        one that moves alone is found some syncs later.
+        """
+        self._check(next(self._turns))
+
+    @property
+    def in_place(self) -> bool:
+        """Whether all parameters are where they belong."""
+        return all(map(_in_place, self._batches))
+
+    def _check(self, batch: Batch) -> None:
+        if not _in_place(batch):
+            self._refuse_moved()
+
+    @cached_property
+    def _turns(self) -> Iterator[Batch]:
+        return itertools.cycle(self._batches)
+
+    @cached_property
+    def _batches(self) -> list[Batch]:
+        base, size = self.values.data_ptr(), self.values.element_size()
+        slots = self.layout.slots
+        return [
+            Batch(
+                self.parameters[start : start + BATCH],
+                [base + s.offset * size if s.length else 0 for s in slots[start : start + BATCH]],
+                [home for home, _ in self.homes[start : start + BATCH]],
+                [key for _, key in self.homes[start : start + BATCH]],
+            )
+            for start in range(0, len(slots), BATCH)
+        ]
+
+    def _refuse_moved(self) -> None:
+        base, size = self.values.data_ptr(), self.values.element_size()
+        placed = zip(self.layout.slots, self.parameters, self.homes, strict=True)
+        for slot, parameter, (home, key) in placed:
+            moved = parameter.numel() and parameter.data_ptr() != base + slot.offset * size
+            if moved or parameter.dtype != self.values.dtype:
+                raise UserError(
+                    f"{slot.name} has been given other memory since LocalSGD took it in "
+                    "(model.to(), .half() or p.data = ...), so that it can't be synchronised; "
+                    "move or convert the model before LocalSGD is made, and copy_() into tensors "
+                    "afterwards"
+                )
+            if key not in home:
+                raise UserError(
+                    f"the model has no {slot.name} of its own any more (a parametrization or "
+                    "pruning has taken it since LocalSGD was made); do that before optimizer and "
+                    "LocalSGD are made"
+                )
+            if home[key] is not parameter:
+                raise UserError(
+                    f"the model has another tensor for {slot.name} than when LocalSGD was made "
+                    "(load_state_dict(assign=True), or an assignment), so that no optimizer steps "
+                    "it; load without assign, or make optimizer and LocalSGD anew"
+                )
+
+
+def _in_place(batch: Batch) -> bool:
+    # Asked at every sync, so in C; who is to blame is looked for afterwards.
+    places = list(map(Tensor.data_ptr, batch.parameters))
+    found = map(dict.get, batch.homes, batch.keys)
+    return places == batch.places and all(map(operator.is_, found, batch.parameters))
+
+
+def rows_of(model: nn.Module, inner: Optimizer, multiple: int) -> tuple[Row, ...]:
+    """Moves the trainable parameters that `inner` steps into rows.
+
+    Args:
+        model: its names give the order; tied weights count once, frozen ones not at all.
+        inner: every trainable parameter of it must belong to `model`.
+        multiple: the length of a row is a multiple of this.
+    """
+    named = list(_synchronised(model, inner))
+    rows = []
+    for kind in dict.fromkeys((p.dtype, p.device) for _, p in named):
+        chosen = [(name, p) for name, p in named if (p.dtype, p.device) == kind]
+        layout = Layout.of(((name, p.data) for name, p in chosen), multiple=multiple)
+        if layout.spare is None:  # A worker that is left out of a mean says so there.
+            layout = replace(layout, length=layout.length + multiple)
+        values = layout.rows(1, kind[1])[0]
+        adopt(layout, values, chosen)
+        parameters = tuple(p for _, p in chosen)
+        rows.append(Row(layout, values, parameters, tuple(_home(model, n) for n, _ in chosen)))
+    return tuple(rows)
+
+
+def _home(model: nn.Module, name: str) -> tuple[dict[str, nn.Parameter | None], str]:
+    prefix, _, key = name.rpartition(".")
+    return model.get_submodule(prefix)._parameters, key
+
+
+def _synchronised(model: nn.Module, inner: Optimizer) -> Iterator[tuple[str, nn.Parameter]]:
+    stepped = {id(p) for g in inner.param_groups for p in g["params"] if p.requires_grad}
+    found = [(name, p) for name, p in model.named_parameters() if id(p) in stepped]
+    foreign = len(stepped) - len(found)
+    if foreign:
+        raise UserError(
+            f"{foreign} of the inner optimizer's {len(stepped)} trainable tensors are no "
+            "parameters of the model; give a model that has them all, such as an nn.ModuleList of "
+            "its parts"
+        )
+    if not found:
+        raise UserError(
+            "the inner optimizer has no trainable parameter; there is nothing to average"
+        )
+    for name, parameter in found:
+        _check_kind(name, parameter)
+        yield name, parameter
+
+
+def _check_kind(name: str, parameter: nn.Parameter) -> None:
+    if nn.parameter.is_lazy(parameter):
+        raise UserError(f"{name} has no shape yet; let the model see one batch before")
+    if type(parameter.data) is not Tensor:
+        raise UserError(
+            f"{name} is a {type(parameter.data).__name__}: sharded and other special tensors can't "
+            "lie in a row; LocalSGD needs whole, plain parameters on every process"
+        )
+    if parameter.is_meta:
+        raise UserError(f"{name} is on the meta device and has no values; initialise it before")
+    if not parameter.is_floating_point():
+        raise UserError(
+            f"{name} is {parameter.dtype}; only floating parameters can be averaged (a complex one "
+            "as a floating one with a last axis of 2)"
+        )
+    if parameter.element_size() < 2:
+        raise UserError(
+            f"{name} is {parameter.dtype}, which can't be summed; train it in bfloat16 or wider, "
+            "and convert a copy"
+        )
+    if parameter.layout != torch.strided:
+        raise UserError(
+            f"{name} has the layout {parameter.layout}; only dense tensors can be averaged"
+        )

@@ -1,0 +1,82 @@
+"""What a schedule sees, and points of a run in steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from localsgd.errors import UserError
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a schedule may look at when a round starts. Equal on all workers.
+
+    What is `None` is not known: `learning_rate`, `loss` and `seconds` until all have told theirs,
+    which takes two rounds; `epoch` and `fraction` for a whole run of `LocalSGD`, which has no
+    stated end. Return an H without them, as in `1 if progress.loss is None else 8`.
+
+    Args:
+        step: local steps that each worker has done.
+        epoch: passes over the training set, fractional; `None` where nobody said how long an epoch
+            is.
+        fraction: the part of the run that is done, in [0, 1]; `None` where the run has no stated
+            end.
+        learning_rate: of the inner optimizer's first group, at the next step where the loop knows
+            it.
+        decayed: whether the learning rate has fallen below half of its highest value.
+        loss: the mean training loss over workers since the last sync, where it is reported.
+        waited_seconds: time spent waiting for others, summed over the run.
+        seconds: since the run began, waiting included, where it is measured.
+        memory: what the schedule itself wrote at earlier rounds. It is saved with the run.
+    """
+
+    step: int = 0
+    epoch: float | None = None
+    fraction: float | None = None
+    learning_rate: float | None = None
+    decayed: bool = False
+    loss: float | None = None
+    waited_seconds: float = 0.0
+    seconds: float | None = None
+    memory: dict[str, float] = field(default_factory=dict)
+
+
+Schedule: TypeAlias = Callable[[Progress], int]
+
+
+def epochs(number: float, steps_per_epoch: int) -> int:
+    """The first step that lies at or after `number` epochs, in local steps from the start."""
+    if number < 0 or steps_per_epoch < 1:
+        raise UserError(
+            f"epochs({number}, steps_per_epoch={steps_per_epoch}) is no point of a run; "
+            "give a number >= 0 and steps_per_epoch >= 1"
+        )
+    return math.ceil(round(number * steps_per_epoch, 9))
+
+
+def fraction(part: float, steps: int) -> int:
+    """The given part of a run of `steps` local steps, in steps, rounded up."""
+    if not 0 <= part <= 1 or steps < 1:
+        raise UserError(
+            f"fraction({part}, steps={steps}) is no point of a run; "
+            "give a part in [0, 1] and steps >= 1"
+        )
+    return math.ceil(round(part * steps, 9))
+
+
+def is_whole(value: Any, least: int) -> bool:
+    """Whether `value` is a whole number from `least` up, of whatever type of number."""
+    try:
+        return not isinstance(value, bool) and int(value) == value and value >= least
+    except (TypeError, ValueError, OverflowError):  # None, "two", nan, inf
+        return False
+
+
+def checked_length(length: int, what: str = "H") -> int:
+    """`length` as a plain int, refused below 1."""
+    if not is_whole(length, least=1):
+        raise UserError(f"{what} = {length!r} is no number of steps; give a whole number >= 1")
+    return int(length)

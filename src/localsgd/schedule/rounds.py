@@ -1,0 +1,132 @@
+"""The rounds that schedules make: "take h local steps, then average the d innermost levels"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from localsgd.schedule.fixed import length_of
+from localsgd.schedule.progress import Progress, Schedule
+
+
+class Round(NamedTuple):
+    """One turn of the core loop.
+
+    Args:
+        local_steps: local steps that are left before the sync (all of the round's, unless a
+            run was resumed).
+        depth: how many of the innermost levels average then, 1 or more.
+        lockstep: how many of the innermost levels have averaged after every single step since the
+            run
+            began. Their members hold equal models and equal inner state, so that averaging their
+            gradients before the step does what averaging their models after it would.
+    """
+
+    local_steps: int
+    depth: int
+    lockstep: int
+
+
+@dataclass
+class Position:
+    """Where in its rounds a run is: all that `rounds` remembers, saved with a run.
+
+    Args:
+        lengths: of the current round of each level, innermost first, in rounds of the level inside.
+        left: how much of it is to come; 0 where the next round has not begun. The loop takes 1 from
+            `left[0]` at each local step.
+        lockstep: as in `Round`.
+        depth: of the round at hand, 0 between rounds.
+        memories: of the schedules, one for each level.
+    """
+
+    lengths: list[int] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
+    lockstep: int = 0
+    depth: int = 0
+    memories: list[dict[str, float]] = field(default_factory=list)
+
+    @staticmethod
+    def start(levels: int) -> Position:
+        return Position([0] * levels, [0] * levels, levels, memories=[{} for _ in range(levels)])
+
+    def open(self, schedules: Sequence[Schedule], progress: Callable[[], Progress]) -> Round:
+        """Begins the rounds that are due, and says what comes next."""
+        if 0 in self.left:
+            now = progress()
+            for level, schedule in enumerate(schedules):
+                if self.left[level] == 0:
+                    seen = now
+                    if not getattr(schedule, "step_only", False):
+                        seen = replace(now, memory=self.memories[level])
+                    self.lengths[level] = self.left[level] = length_of(schedule, seen)
+        self.depth = 1 + _ones(self.left, first=1)
+        self.lockstep = min(self.lockstep, _ones(self.lengths))
+        return Round(self.left[0], self.depth, self.lockstep)
+
+    def close(self) -> None:
+        """Ends the round at hand: `depth` levels have averaged. Does nothing between rounds."""
+        if self.depth == 0:
+            return
+        self.left[: self.depth] = [0] * self.depth
+        if self.depth < len(self.left):
+            self.left[self.depth] -= 1
+        self.depth = 0
+
+
+def _ones(numbers: Sequence[int], first: int = 0) -> int:
+    """How many are 1, from `first` on, before the first that is not."""
+    end = first
+    while end < len(numbers) and numbers[end] == 1:
+        end += 1
+    return end - first
+
+
+def rounds(
+    schedules: Sequence[Schedule],
+    progress: Callable[[], Progress],
+    position: Position | None = None,
+) -> Iterator[Round]:
+    """Endless rounds of nested levels. The caller stops when its budget is spent.
+
+    Args:
+        schedules: one for each level, from the innermost outwards.
+        progress: asked whenever a round of some level starts.
+        position: where to go on; kept up to date.
+    """
+    position = position or Position.start(len(schedules))
+    while True:
+        yield position.open(schedules, progress)
+        position.close()
+
+
+def picture(
+    schedules: Sequence[Schedule],
+    steps: int,
+    progress: Callable[[int], Progress] | None = None,
+) -> str:
+    """The first `steps` local steps drawn: a dot for each, then how many levels average, as in
+    `'.1.1.2...'`.
+
+    Args:
+        schedules: one for each level, from the innermost outwards.
+        steps: how many are drawn.
+        progress: what schedules see at a step; the step alone where not given.
+    """
+    drawn: list[tuple[int, str]] = []
+    at = progress or (lambda step: Progress(step=step))
+    done = 0
+
+    def now() -> Progress:
+        return at(done)
+
+    for local_steps, depth, _ in rounds(schedules, now):
+        if done + local_steps > steps:
+            drawn.append((steps - done, ""))
+        else:
+            drawn.append((local_steps, str(depth)))
+        done += local_steps
+        if done >= steps:
+            break
+    return "".join("." * local + mark for local, mark in drawn)

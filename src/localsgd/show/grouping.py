@@ -1,0 +1,195 @@
+"""Runs put beside each other: the seeds of one configuration together, each with a name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from localsgd.averaging.topology import Topology
+from localsgd.errors import UserError
+from localsgd.show.labels import local_steps
+from localsgd.train.config.methods import method
+from localsgd.train.config.run import Run
+from localsgd.train.data.metric import ACCURACY, Metric, metric_of
+from localsgd.train.engine.run_folder import Folder
+
+IN_TABLE = frozenset({"seed", "method", "topology", "workers", "local_steps"})
+"""Settings that have a place of their own, and stay out of names."""
+BY_METHOD = ("local_steps", "switch", "step_warmup", "step_warmup_shape")
+"""Settings that some methods do not read."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a run's folder holds.
+
+    Args:
+        folder: where.
+        run: its configuration.
+        rows: evaluations, oldest first.
+        summary: what came out; `None` while it has not ended.
+    """
+
+    folder: Folder
+    run: Run
+    rows: list[dict[str, Any]]
+    summary: dict[str, Any] | None
+
+    @staticmethod
+    def read(folder: Folder) -> Record:
+        return Record(folder, folder.run, folder.metrics(), folder.summary())
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The newest figures: the summary, or the last evaluation while there is none."""
+        return self.summary or (self.rows[-1] if self.rows else {})
+
+    @property
+    def metric(self) -> Metric:
+        """By which the run's model is judged."""
+        return metric_of(self.last)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation of one figure over runs; no deviation for one run."""
+
+    mean: float
+    deviation: float | None
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Spread | None:
+        if not values:
+            return None
+        mean = sum(values) / len(values)
+        if len(values) == 1:
+            return Spread(mean, None)
+        squares = sum((value - mean) ** 2 for value in values)
+        return Spread(mean, math.sqrt(squares / (len(values) - 1)))
+
+
+@dataclass(frozen=True)
+class Point:
+    """One evaluation of the runs of a group.
+
+    Args:
+        epoch: passes over the training set.
+        bytes: handed over by a worker until then, by level.
+        quality: on test data, by the runs' metric.
+    """
+
+    epoch: float
+    bytes: tuple[float, ...]
+    quality: Spread
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in their seeds alone.
+
+    Args:
+        label: the method, and the settings in which it differs from the others beside it.
+        records: one for each run.
+    """
+
+    label: str
+    records: tuple[Record, ...]
+
+    @property
+    def run(self) -> Run:
+        return self.records[0].run
+
+    @property
+    def title(self) -> str:
+        """The label with H, for where no column has it."""
+        return f"{self.label}, H = {local_steps(self.run)}"
+
+    @property
+    def levels(self) -> int:
+        return Topology.parse(self.run.topology or 8).levels
+
+    def spread(self, figure: Callable[[dict[str, Any]], float | None]) -> Spread | None:
+        """Of a figure of the runs' newest results, where they have it."""
+        values = [figure(record.last) for record in self.records if record.last]
+        return Spread.of([value for value in values if value is not None])
+
+    @cached_property
+    def curve(self) -> list[Point]:
+        """Evaluations in order, over the runs that have reached them."""
+        rows: dict[int, list[dict[str, Any]]] = {}
+        for record in self.records:
+            for row in record.rows:
+                rows.setdefault(row["step"], []).append(row)
+        return [_point(rows[step]) for step in sorted(rows)]
+
+
+def _point(rows: list[dict[str, Any]]) -> Point:
+    quality = Spread.of([row[metric_of(row).key] for row in rows])
+    assert quality is not None
+    levels = zip(*([entry["bytes"] for entry in row["ledger"]] for row in rows), strict=True)
+    return Point(rows[0]["epoch"], tuple(sum(level) / len(rows) for level in levels), quality)
+
+
+def metric(groups: Sequence[Group]) -> Metric:
+    """By which the runs are judged.
+
+    Raises:
+        UserError: some by one, some by another.
+    """
+    begun = [record for group in groups for record in group.records if record.last]
+    found = list(dict.fromkeys(record.metric.name for record in begun))
+    if len(found) > 1:
+        raise UserError(
+            f"runs judged by {' and by '.join(found)} can't be compared; show them apart"
+        )
+    return begun[0].metric if begun else ACCURACY
+
+
+def groups(folders: Sequence[Folder]) -> list[Group]:
+    """The runs in `folders`, in their order, with all that differ in seeds alone together."""
+    found: dict[str, list[Record]] = {}
+    for folder in folders:
+        record = Record.read(folder)
+        key = msgspec.json.encode(_settings(record.run) | {"seed": 0}).decode()
+        found.setdefault(key, []).append(record)
+    settings = [_settings(records[0].run) for records in found.values()]
+    differing = [
+        name
+        for name in (settings[0] if settings else {})
+        if name not in IN_TABLE and _differs([values[name] for values in settings])
+    ]
+    return [
+        Group(_label(values, differing), tuple(records))
+        for values, records in zip(settings, found.values(), strict=True)
+    ]
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """What the run depends on: a setting that its method does not read is left open."""
+    values = msgspec.structs.asdict(run)
+    uses = method(run.method).uses
+    for name in BY_METHOD:
+        if name.removesuffix("_shape") not in uses:
+            values[name] = None
+    return values
+
+
+def _differs(values: list[Any]) -> bool:
+    """Whether those who have the setting have different ones."""
+    return len({repr(value) for value in values if value is not None}) > 1
+
+
+def _label(values: dict[str, Any], differing: Sequence[str]) -> str:
+    extras = [f"{name} {_plain(values[name])}" for name in differing if values[name] is not None]
+    return ", ".join([values["method"], *extras])
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return " ".join(map(_plain, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,1 @@
+"""A run as a value, and what follows from it: methods, plan, learning rate."""

@@ -1,0 +1,268 @@
+"""What follows from a run and the size of its training set: steps, learning rate, schedules."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+from localsgd.averaging.delay import Delay
+from localsgd.averaging.inner_state import rules_of
+from localsgd.averaging.topology import Topology
+from localsgd.errors import UserError
+from localsgd.reduce.sign import Sign
+from localsgd.schedule.progress import Progress, Schedule
+from localsgd.train.config.learning_rate import SCALINGS, Cosine, LearningRate, StepDecay
+from localsgd.train.config.methods import Method, Moments, method
+from localsgd.train.data.sampling.partition import Partition
+
+if TYPE_CHECKING:
+    from localsgd.train.config.run import Run
+
+T = TypeVar("T")
+
+
+def known(value: T | None) -> T:
+    """A setting of a completed run."""
+    if value is None:
+        raise AssertionError("the run has not been completed")
+    return value
+
+
+class Plan:
+    """What follows from a completed run and the size of its training set: steps, learning rate,
+    schedules.
+
+    Args:
+        run: completed.
+        samples: N, training samples.
+    """
+
+    def __init__(self, run: Run, samples: int) -> None:
+        self.run = run
+        self.samples = samples
+        self.topology = Topology.parse(known(run.topology))
+        self.method: Method = method(run.method)
+
+    @property
+    def batch(self) -> int:
+        """Samples of one step of all workers: K B."""
+        return self.topology.workers * known(self.run.batch)
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """N / (K B), not rounded: budgets are counted in samples."""
+        return self.samples / self.batch
+
+    @property
+    def steps(self) -> int:
+        """Local steps of each worker in the whole run."""
+        return math.floor(known(self.run.epochs) * self.steps_per_epoch + 1e-9)
+
+    def step_at(self, epochs: float) -> int:
+        """The first step at or after that many epochs."""
+        return math.ceil(epochs * self.steps_per_epoch - 1e-9)
+
+    def _at_share(self, share: float) -> int:
+        """The first step at or after that share of the run's steps."""
+        return math.ceil(share * self.steps - 1e-9)
+
+    @property
+    def cycle(self) -> int:
+        """Steps of one cycle of the learning rate: the run, where it has none."""
+        cycles = self.run.lr_cycles if self.run.lr_schedule == "cyclic" else 1
+        return max(1, math.ceil(self.steps / cycles))
+
+    @cached_property
+    def lr_scale(self) -> float:
+        """By which the peak of the learning rate is larger than `lr`."""
+        base = known(self.run.lr_batch)
+        scaling = SCALINGS[known(self.run.lr_scaling)]
+        return scaling(self.batch / base, known(self.run.batch) / base)
+
+    @cached_property
+    def learning_rate(self) -> LearningRate:
+        run = self.run
+        lr = known(run.lr)
+        peak = lr * self.lr_scale
+        warmup_steps = self.step_at(known(run.lr_warmup)) if self.lr_scale > 1 else 0
+        if run.lr_schedule != "steps":
+            return Cosine(lr, peak, warmup_steps, self.cycle, peak * run.lr_floor)
+        return StepDecay(
+            start=lr,
+            peak=peak,
+            warmup_steps=warmup_steps,
+            decays=tuple(sorted(self._at_share(share) for share in known(run.lr_decay_at))),
+            factor=run.lr_decay,
+        )
+
+    @property
+    def step_warmup(self) -> float:
+        """Epochs over which H grows, for methods in which it does."""
+        return self.run.step_warmup or float(math.prod(known(self.run.local_steps)))
+
+    @property
+    def switch(self) -> int:
+        """The first step of the second phase, for methods that have one."""
+        text = self.run.switch
+        if text == "first-decay":
+            if not self.run.lr_decay_at:
+                raise UserError(
+                    "switch first-decay needs a decay, but lr_decay_at is empty; "
+                    "give --switch epoch:E, step:T or fraction:S"
+                )
+            if not isinstance(self.learning_rate, StepDecay):
+                raise UserError(
+                    "switch first-decay needs a learning rate that falls in steps, but lr_schedule "
+                    f"is {self.run.lr_schedule}; give --switch epoch:E, step:T or fraction:S"
+                )
+            return self.learning_rate.decays[0]
+        kind, _, value = text.partition(":")
+        try:
+            number = float(value)
+        except ValueError:
+            number = -1.0
+        if kind not in ("epoch", "step", "fraction") or not math.isfinite(number) or number < 0:
+            raise UserError(
+                f"switch {text!r} is not understood; write first-decay, epoch:E, step:T or "
+                f"fraction:S"
+            )
+        whole = {"epoch": known(self.run.epochs), "step": self.steps, "fraction": 1}[kind]
+        if number > whole:
+            raise UserError(
+                f"switch {text} lies outside the run of {known(self.run.epochs):g} epochs "
+                f"({self.steps} steps); give a point inside it"
+            )
+        if kind == "step":
+            return math.ceil(number)
+        return self.step_at(number) if kind == "epoch" else self._at_share(number)
+
+    @property
+    def schedules(self) -> list[Schedule]:
+        """One for each level, innermost first."""
+        run = self.run
+        local_steps = known(run.local_steps)
+        uses = self.method.uses
+        moments = Moments(
+            switch=self.switch if "switch" in uses else 0,
+            warmup_steps=self.step_at(self.step_warmup) if "step_warmup" in uses else 0,
+            warmup_shape=run.step_warmup_shape,
+            lr_warmup_steps=self.learning_rate.warmup_steps,
+            period=max(1, self.step_at(run.adapt_every or 1.0)),
+            alpha=run.qsr_alpha or 0.3 * self.learning_rate.peak,
+            waiting=run.waiting,
+            cycle=self.cycle,
+        )
+        return [self.method.schedule(length, moments) for length in local_steps]
+
+    def check(self) -> None:
+        """Refuses what cannot be trained."""
+        if self.samples < self.batch:
+            raise UserError(
+                f"{self.samples} training samples are too few for {self.topology.workers} workers "
+                f"x batch {self.run.batch} = {self.batch} samples a step; "
+                "use fewer workers or a smaller batch"
+            )
+        if self.steps < 1:
+            raise UserError(
+                f"{self.run.epochs:g} epochs of {self.samples} samples are less than one step of "
+                f"{self.batch}; train for longer"
+            )
+        if known(self.run.lr_warmup) > known(self.run.epochs):
+            raise UserError(
+                f"lr_warmup of {self.run.lr_warmup:g} epochs outlasts the run of "
+                f"{self.run.epochs:g}; give a shorter one, 0 for none"
+            )
+        if "step_warmup" in self.method.uses and self.step_warmup > known(self.run.epochs):
+            usual = "" if self.run.step_warmup else " (H epochs, where not given)"
+            raise UserError(
+                f"step_warmup of {self.step_warmup:g} epochs{usual} outlasts the run of "
+                f"{self.run.epochs:g}, so that H would never be what local_steps says; give a "
+                "shorter one by --step-warmup"
+            )
+        if self.run.switch != "first-decay":
+            _ = self.switch  # what is no point of the run is refused, whether it is used or not
+        self._check_family()
+        if self.schedules[0](Progress()) != 1 and self.run.average == "gradients":
+            raise UserError(
+                f"average gradients needs H = 1 at the start, but {self.run.method} starts with "
+                f"H = {self.schedules[0](Progress())}; use models, or auto"
+            )
+
+    @property
+    def delay(self) -> Delay:
+        """How syncs are spread over time."""
+        run = self.run
+        return Delay(known(run.fragments), known(run.delay), known(run.correction))
+
+    @property
+    def exact(self) -> bool:
+        """Whether the outermost level is the plain mean of models, so that gradients may be
+        averaged in place of them.
+        """
+        run = self.run
+        plain = run.compression == "none" and run.outer == "average" and self.delay.none
+        return plain and not self.weighs
+
+    @property
+    def averages_gradients(self) -> bool:
+        """Whether gradients are averaged in place of models while all synchronise after every
+        step.
+        """
+        return self.run.average != "models" and self.exact
+
+    @property
+    def weighs(self) -> bool:
+        """Whether updates weigh differently."""
+        return self.run.weighting != "equal"
+
+    def _check_family(self) -> None:
+        """Refuses what does not go together."""
+        run, topology = self.run, self.topology
+        _ = self.delay
+        rules_of(known(run.inner_state))
+        _ = Sign(run.sign_scales)
+        owned = Partition.parse(run.partition).owned
+        if run.batched and run.compile:
+            raise UserError("batched and compile do not go together; leave one of them away")
+        if run.compression != "none" and run.average == "gradients":
+            raise UserError(
+                f"compression {run.compression} is of updates of models, but average is "
+                "gradients; use models, or auto"
+            )
+        if not self.exact and run.average == "gradients":
+            raise UserError(
+                "average gradients needs the plain mean of models, but the outermost level has "
+                f"outer {run.outer}, delay {run.delay}, fragments {run.fragments}, weighting "
+                f"{run.weighting}; use models, or auto"
+            )
+        if run.slowdown and len(run.slowdown) != topology.workers:
+            raise UserError(
+                f"slowdown has {len(run.slowdown)} numbers for {topology.workers} workers; "
+                "give one for each"
+            )
+        if (run.slowdown or self.weighs or run.exhausted == "leave") and topology.levels > 1:
+            raise UserError(
+                f"slowdown, weighting and exhausted leave need one level, but topology {topology} "
+                f"has {topology.levels}; use --topology {topology.workers}"
+            )
+        if run.slowdown and run.exhausted == "leave":
+            raise UserError("slowdown and exhausted leave both set the steps of a round; give one")
+        if run.exhausted == "leave" and not owned:
+            raise UserError(
+                "exhausted leave needs workers that own their samples; give --partition fixed, "
+                "by-label, dirichlet:ALPHA or column:FILE"
+            )
+        if self.method.grows_batch and not (self.exact and run.average != "models"):
+            raise UserError(
+                f"{run.method} averages gradients: it needs the plain mean, and average auto"
+            )
+        if self.method.grows_batch and (run.slowdown or run.exhausted == "leave"):
+            raise UserError(
+                f"{run.method} steps once for all workers: it needs as many batches of each; leave "
+                "slowdown and exhausted leave away"
+            )
+        if self.method.grows_batch and any(h > 1 for h in known(run.local_steps)[1:]):
+            raise UserError(
+                f"{run.method} needs all levels to average at once; give 1 for those outside"
+            )

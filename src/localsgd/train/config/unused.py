@@ -1,0 +1,51 @@
+"""Settings that were given and change nothing: a run says so before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from localsgd.train.config.choices import COMPRESSORS
+from localsgd.train.config.methods import METHODS, method
+from localsgd.train.config.run import PRESETS, Run
+
+Acts = Callable[[Run], bool]
+
+
+def _read(name: str) -> Acts:
+    """By the method's schedule."""
+    return lambda run: name in method(run.method).uses
+
+
+ACTS: Mapping[str, Acts] = {
+    **{name: _read(name) for one in METHODS.values() for name in one.uses if name != "local_steps"},
+    "step_warmup_shape": _read("step_warmup"),
+    "outer_lr": lambda run: run.outer != "average",
+    "outer_momentum": lambda run: run.outer != "average",
+    "compression_way": lambda run: run.compression in COMPRESSORS,
+    "sign_scales": lambda run: run.compression in ("sign", "ef-sign", "majority"),
+    "top_k_fraction": lambda run: run.compression == "top-k",
+    "power_sgd_rank": lambda run: run.compression == "power-sgd",
+    "correction": lambda run: run.delay != 0,
+    "lr_decay": lambda run: run.lr_schedule == "steps",
+    "lr_cycles": lambda run: run.lr_schedule == "cyclic",
+    "lr_floor": lambda run: run.lr_schedule != "steps",
+    "trust": lambda run: run.optimizer in ("lars", "larc"),
+    "noise_decay": lambda run: run.noise > 0,
+}
+"""When a setting has an effect, for those that not every run reads."""
+
+
+def unused_settings(run: Run) -> list[str]:
+    """Names of the settings of a completed run that differ from their defaults for nothing."""
+    usual = msgspec.structs.asdict(Run()) | PRESETS
+    found = [
+        name
+        for name, acts in ACTS.items()
+        if getattr(run, name) not in (None, usual[name]) and not acts(run)
+    ]
+    steps = run.local_steps or ()
+    if "local_steps" not in method(run.method).uses and any(h != 1 for h in steps):
+        found.insert(0, "local_steps")
+    return found

@@ -1,0 +1,1 @@
+"""What is trained: tasks, models, and which samples a worker takes at which step."""

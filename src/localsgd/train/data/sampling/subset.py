@@ -1,0 +1,60 @@
+"""Samples of a task as data that are the same on every pass: what curvature is measured on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from localsgd.basics.seeds import generator_for
+from localsgd.errors import UserError
+from localsgd.train.data.task import Task
+
+Batches = list[tuple[Tensor, Tensor]]
+NAMES = ("train", "test")
+
+
+def batches_of(
+    task: Task,
+    samples: int | None = None,
+    *,
+    names: Sequence[str] = NAMES,
+    batch: int = 500,
+    seed: int = 0,
+) -> dict[str, Batches]:
+    """Training and test samples, never augmented, as {"train": batches, "test": batches}.
+
+    Args:
+        task: whose samples.
+        samples: at most so many of each, drawn once by `seed`; all where not given.
+        names: which of the two.
+        batch: samples of a batch.
+    """
+    if samples is not None and samples < 1:
+        raise UserError(f"{samples} samples cannot be measured on; give 1 or more")
+    sizes = {"train": task.train_size, "test": task.test_size}
+    return {
+        name: _batches(_reader(task, name), chosen(sizes[name], samples, name, seed), batch)
+        for name in names
+    }
+
+
+def chosen(size: int, samples: int | None, name: str, seed: int) -> Tensor:
+    """Indices, rising, of `samples` of `size` samples; the same ones for a seed."""
+    if samples is None or samples >= size:
+        return torch.arange(size)
+    drawn = torch.randperm(size, generator=generator_for(seed, f"landscape {name}"))
+    return drawn[:samples].sort().values
+
+
+def _reader(task: Task, name: str) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    if name == "train":
+        return lambda indices: task.train_batch(indices, None)
+    return task.test_batch
+
+
+def _batches(
+    read: Callable[[Tensor], tuple[Tensor, Tensor]], indices: Tensor, batch: int
+) -> Batches:
+    return [read(part) for part in indices.split(batch)]

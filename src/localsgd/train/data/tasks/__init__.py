@@ -1,0 +1,84 @@
+"""What is trained: named tasks with real data, and models for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from localsgd.errors import unknown_name
+from localsgd.train.data import models
+from localsgd.train.data.task import Card, Defaults, Task
+from localsgd.train.data.tasks import cifar, digits, fashion_mnist, imagenet, wikitext
+from localsgd.train.data.tasks.download import Progress
+from localsgd.train.data.tasks.entry import Entry, Source
+
+__all__ = ["Card", "Defaults", "Row", "Task", "card", "describe", "load", "models", "task_names"]
+
+# A new task joins by a line here.
+_ENTRIES: dict[str, Entry] = {
+    entry.card.name: entry
+    for entry in (
+        digits.ENTRY,
+        fashion_mnist.ENTRY,
+        cifar.CIFAR10_ENTRY,
+        cifar.CIFAR100_ENTRY,
+        imagenet.ENTRY,
+        imagenet.PER_PIXEL_ENTRY,
+        wikitext.ENTRY,
+    )
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A task as `localsgd tasks` lists it, with the place of its data where it is there."""
+
+    card: Card
+    found: Path | None
+
+
+def task_names() -> tuple[str, ...]:
+    """The tasks by name."""
+    return tuple(_ENTRIES)
+
+
+def card(name: str) -> Card:
+    """What is known of a task before its data is read.
+
+    Raises:
+        UserError: no such task.
+    """
+    return _entry(name).card
+
+
+def _entry(name: str) -> Entry:
+    if name not in _ENTRIES:
+        raise unknown_name("task", name, _ENTRIES)
+    return _ENTRIES[name]
+
+
+def load(
+    name: str,
+    data_dir: Path | None = None,
+    *,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+    augment: bool | None = None,
+) -> Task:
+    """The task `name` with its data on `device`, downloaded first where it is missing.
+
+    Data is looked for in `data_dir`, $LOCALSGD_DATA and ~/.cache/localsgd; a download goes to the
+    first of them that is named. `progress` is told of a download's bytes. `augment` turns random
+    crops and flips on or off where the task's own choice (on for CIFAR) isn't wanted.
+
+    Raises:
+        UserError: no such task; data that is missing and can't be had, or is damaged.
+    """
+    return _entry(name).load(Source(data_dir, device, progress, augment))
+
+
+def describe(data_dir: Path | None = None) -> tuple[Row, ...]:
+    """All tasks, and whether their data is there. Reads and downloads nothing."""
+    return tuple(Row(entry.card, entry.find(data_dir)) for entry in _ENTRIES.values())

@@ -1,0 +1,32 @@
+"""How a task is listed and loaded: the one thing that a file of a new task has to offer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from localsgd.train.data.task import Card, Task
+from localsgd.train.data.tasks.download import Progress
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a task reads its data, where the tensors go, and whether they are augmented."""
+
+    data_dir: Path | None
+    device: torch.device | str = "cpu"
+    progress: Progress | None = None
+    augment: bool | None = None
+    """Random crops and flips; None leaves it to the task."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A task by its card, with `find` (looks for its data on this machine) and `load`."""
+
+    card: Card
+    find: Callable[[Path | None], Path | None]
+    load: Callable[[Source], Task]

@@ -1,0 +1,1 @@
+"""What carries a run out: hosted workers, evaluation, checkpoints, records."""

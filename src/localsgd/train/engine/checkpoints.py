@@ -1,0 +1,290 @@
+"""Checkpoints: saved by worker, whole or not at all, and resumed to the same bits at any step.
+
+A checkpoint is a folder `step-00000123` with one file for each worker and one for what all share. A
+worker's file has its rows and its inner optimizer's state; the anchors of the groups whose first
+worker it is; and the reducers' memory of the members whose first worker it is. So another split of
+the same K workers over processes can go on, with the same bits if sums are ordered. All processes
+must see the same folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor
+
+from localsgd.averaging.delay import Fragmented
+from localsgd.averaging.level import Level
+from localsgd.basics import strict_json
+from localsgd.basics.files import check_regular, read_text
+from localsgd.errors import UserError
+from localsgd.train.config.run import Run
+from localsgd.train.engine.assembly import Assembly
+from localsgd.train.engine.run_folder import to_disk, write_whole
+from localsgd.wire.metered import Entry
+
+KEPT = 2
+"""Checkpoints that are kept: the newest, and one before it."""
+
+_ADVICE = "remove this checkpoint to go on from the one before it, or from the start"
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The whole checkpoints in `folder`, oldest first."""
+    return sorted(path for path in folder.glob("step-*") if path.is_dir() and path.suffix == "")
+
+
+def save(
+    assembly: Assembly, folder: Path, barrier: Callable[[], None], extra: dict[str, Any]
+) -> None:
+    """Writes a checkpoint of the step at hand. Every process must call it.
+
+    Args:
+        assembly: what trains.
+        folder: of the run's checkpoints.
+        barrier: returns once all processes have called it.
+        extra: small values, equal on all processes, that `load` gives back.
+    """
+    leads = assembly.placement.rank == 0
+    final = folder / f"step-{assembly.workers.step:08d}"
+    partial = final.with_suffix(".partial")
+    with _whole_or_nothing(partial):
+        if leads:
+            for left in (*folder.glob("step-*.partial"), *folder.glob("step-*.discarded")):
+                shutil.rmtree(left, ignore_errors=True)
+            partial.mkdir(parents=True)
+        barrier()
+        for row, worker in enumerate(assembly.workers.ids):
+            _write(partial / _file(worker), _worker_state(assembly, row, worker))
+        barrier()
+        if leads:
+            common = _common_state(assembly, partial, extra)
+            write_whole(partial / "common.json", strict_json.dumps(_sealed(common)).encode())
+            _discard(final)
+            os.replace(partial, final)
+            for old in checkpoints(folder)[:-KEPT]:
+                _discard(old)
+    barrier()
+
+
+def load(assembly: Assembly, checkpoint: Path) -> dict[str, Any]:
+    """Puts a checkpoint into a newly assembled run of the same configuration; returns `extra`."""
+    common = _unsealed(checkpoint)
+    if common["run"] != _fingerprint(assembly.run):
+        raise UserError(
+            f"checkpoint {checkpoint} belongs to another run, or this run's run.json was changed; "
+            "put back what it was saved with"
+        )
+    for row, worker in enumerate(assembly.workers.ids):
+        state = _read(checkpoint, worker, common)
+        try:
+            assembly.workers.load(row, state["worker"])
+            assembly.observations.load(row, state["worker"]["told"])
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise UserError(f"{checkpoint / _file(worker)} is of another model: {error}") from None
+    _load_levels(assembly, lambda worker: _read(checkpoint, worker, common)["levels"])
+    assembly.workers.step = common["step"]
+    for name, value in common["position"].items():
+        setattr(assembly.position, name, value)
+    for level, count in zip(assembly.levels, common["syncs"], strict=True):
+        level.syncs = count
+    for entry, saved in zip(assembly.ledger.levels, common["ledger"], strict=True):
+        vars(entry).update(vars(Entry(**saved)))
+    assembly.model_syncs = common["model_syncs"]
+    assembly.inner_states.load(common.get("inner_state_keys", ()))
+    assembly.signals.load(common["signals"])
+    assembly.observations.seconds = common["seconds"]
+    return common["extra"]
+
+
+def read_common(checkpoint: Path) -> dict[str, Any]:
+    """What all workers of a checkpoint share."""
+    path = checkpoint / "common.json"
+    try:
+        common = json.loads(read_text(path))
+        if not isinstance(common, dict):
+            raise ValueError("it holds no object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"checkpoint file {path} is damaged: {error}; {_ADVICE}") from None
+    return common
+
+
+@contextmanager
+def _whole_or_nothing(partial: Path) -> Generator[None]:
+    """Removes what there is of a checkpoint that cannot be written, as on a full disk."""
+    try:
+        yield
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise UserError(
+            f"{error.filename or partial} cannot be written: {error.strerror}; is the disk full? "
+            "`localsgd resume` goes on from the checkpoint before, once there is room"
+        ) from None
+
+
+def _common_state(assembly: Assembly, partial: Path, extra: dict[str, Any]) -> dict[str, Any]:
+    """What all workers share, once their files are there."""
+    return {
+        "run": _fingerprint(assembly.run),
+        "step": assembly.workers.step,
+        "position": asdict(assembly.position),
+        "syncs": assembly.syncs,
+        "model_syncs": assembly.model_syncs,
+        "inner_state_keys": assembly.inner_states.state(),
+        "signals": assembly.signals.state(),
+        "seconds": assembly.observations.seconds,
+        "ledger": [asdict(entry) for entry in assembly.ledger.levels],
+        "sha256": {path.name: _sha256(path) for path in sorted(partial.iterdir())},
+        "extra": extra,
+    }
+
+
+def _worker_state(assembly: Assembly, row: int, worker: int) -> dict[str, Any]:
+    levels: list[dict[str, Any]] = [{} for _ in assembly.levels]
+    for depth, level, groups, members in _located(assembly):
+        state = level.state()
+        memory = state.pop("reducer")
+        for group, first in enumerate(groups):
+            if first == worker:
+                levels[depth]["group"] = _part(state, group, 0)
+            if worker in members[group]:
+                member = members[group].index(worker)
+                levels[depth]["member"] = _part(_part(memory, group, 0), member, 1)
+    own = {**assembly.workers.state(row), "told": assembly.observations.state(row)}
+    return {"worker": own, "levels": levels}
+
+
+def _load_levels(assembly: Assembly, read: Callable[[int], list[dict[str, Any]]]) -> None:
+    for depth, level, groups, members in _located(assembly):
+        if not level.remembers:
+            continue
+        state = _joined([read(first)[depth]["group"] for first in groups], 0)
+        memory = [
+            _joined([read(first)[depth]["member"] for first in firsts], 1) for firsts in members
+        ]
+        level.load({**state, "reducer": _joined(memory, 0)})
+
+
+def _located(
+    assembly: Assembly,
+) -> Iterator[tuple[int, Level | Fragmented, list[int], list[list[int]]]]:
+    """`Placement.located` with the depth of each level: 0 for all unequal blocks hosted here."""
+    located = list(assembly.placement.located(assembly.levels))
+    blocks_more = len(located) - len(assembly.levels)
+    for index, (level, groups, members) in enumerate(located):
+        yield max(0, index - blocks_more), level, groups, members
+
+
+def _part(value: Any, index: int, axis: int) -> Any:
+    """What belongs to one group (axis 0) or member (axis 1) of a state.
+
+    That is `index` of every tensor with that axis, kept as an axis of length 1; all else is shared.
+    """
+    if isinstance(value, dict):
+        return {key: _part(item, index, axis) for key, item in value.items()}
+    has_axis = isinstance(value, Tensor) and value.dim() > axis
+    return value.narrow(axis, index, 1) if has_axis else value
+
+
+def _joined(parts: list[Any], axis: int) -> Any:
+    """The inverse of `_part`, over all indices."""
+    first = parts[0]
+    if isinstance(first, dict):
+        return {key: _joined([part[key] for part in parts], axis) for key in first}
+    has_axis = isinstance(first, Tensor) and first.dim() > axis
+    return torch.cat(parts, axis) if has_axis else first
+
+
+def _sealed(common: dict[str, Any]) -> dict[str, Any]:
+    """`common` with its checksum."""
+    return {**common, "checksum": hashlib.sha256(strict_json.dumps(common).encode()).hexdigest()}
+
+
+def _unsealed(checkpoint: Path) -> dict[str, Any]:
+    """`read_common`, checked."""
+    sealed = read_common(checkpoint)
+    common = {key: value for key, value in sealed.items() if key != "checksum"}
+    if sealed != _sealed(common):
+        raise UserError(
+            f"checkpoint file {checkpoint / 'common.json'} is damaged: its checksum is another "
+            f"one; {_ADVICE}"
+        )
+    return common
+
+
+def _fingerprint(run: Run) -> str:
+    """Equal for equal runs, also where settings have come to exist since."""
+    usual = Run()
+    chosen = {
+        key: value
+        for key, value in msgspec.structs.asdict(run).items()
+        if value != getattr(usual, key)
+    }
+    return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
+
+
+def _discard(path: Path) -> None:
+    """Removes a checkpoint; cut off half-way, what is left of it does not look like one."""
+    if path.exists():
+        gone = path.with_suffix(".discarded")
+        shutil.rmtree(gone, ignore_errors=True)
+        os.replace(path, gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def _file(worker: int) -> str:
+    return f"worker-{worker:05d}.pt"
+
+
+def _write(path: Path, state: dict[str, Any]) -> None:
+    with path.open("wb") as file:
+        try:
+            torch.save(_own_memory(state), file)
+        except RuntimeError:  # what torch makes of a write that fails
+            raise OSError(errno.EIO, "it was not written in full", str(path)) from None
+        to_disk(file)
+
+
+def _own_memory(value: Any) -> Any:
+    """`value` with every tensor in memory of its own: a view would be saved with all that it is a
+    view of.
+    """
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {key: _own_memory(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_own_memory(item) for item in value)
+    return value
+
+
+def _read(checkpoint: Path, worker: int, common: dict[str, Any]) -> dict[str, Any]:
+    path = checkpoint / _file(worker)
+    check_regular(path)
+    try:
+        if _sha256(path) != common["sha256"][path.name]:
+            raise UserError(
+                f"checkpoint file {path} is damaged: its checksum is another one; {_ADVICE}"
+            )
+        return torch.load(path, weights_only=True, map_location="cpu")
+    except (OSError, KeyError) as error:
+        raise UserError(f"checkpoint {checkpoint} lacks {path.name}: {error}; {_ADVICE}") from None
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise UserError(f"checkpoint file {path} is damaged: {error}; {_ADVICE}") from None
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

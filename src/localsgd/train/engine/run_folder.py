@@ -1,0 +1,221 @@
+"""A folder a run: always readable, as files appear whole or not at all.
+
+run.json            the configuration, complete
+environment.json    code, versions, machine, how the workers were hosted
+metrics.jsonl       a line for each evaluation, with the ledger's totals by level
+checkpoints/        by worker (see `state`)
+summary.json        once the run has ended
+`.lock`             empty; held by the process that writes the others
+model.safetensors   the averaged model's state dict, then; loads without this library
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from localsgd.basics import strict_json
+from localsgd.basics.files import read_text
+from localsgd.errors import UserError
+from localsgd.train.config.run import Run, from_json, to_json
+from localsgd.train.engine.results import read_rows, summary_of
+
+LOCK = ".lock"
+_ADVICE = "put it back, or remove it and go on by `localsgd resume`"
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file so that it is there with all its content or not at all, after a power cut too.
+
+    Raises:
+        OSError: it cannot be written, as on a full disk; it names the file, and nothing is left.
+    """
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            to_disk(file)
+        os.replace(partial, path)
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def add_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Adds records to a file of JSON lines.
+
+    Raises:
+        OSError: it cannot be written, as on a full disk; it names the file. What there is of a line
+            then is left out by who reads it.
+    """
+    text = "".join(strict_json.dumps(record) + "\n" for record in records)
+    try:
+        with path.open("a") as file:
+            file.write(text)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def to_disk(file: IO[bytes]) -> None:
+    """Returns once what was written lies on the disk, so that no name is given to a file before."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def check_place(folder: Path, option: str = "--out") -> None:
+    """Refuses a folder that can't be made or written to, before the work that would go there."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"{folder} cannot be written; give another place with {option}")
+
+
+def check_file(path: Path, option: str = "--out") -> None:
+    """As `check_place`, of a file that is to lie there."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; give a file with {option}")
+    check_place(path.parent, option)
+
+
+@contextmanager
+def locked(path: Path) -> Generator[None]:
+    """Inside, no other process can write a run into this folder; ends with the process at latest.
+
+    Raises:
+        UserError: another process does.
+    """
+    with (path / LOCK).open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"{path} is being written by another process; wait until that has ended, or end it"
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The records of one run."""
+
+    path: Path
+
+    @staticmethod
+    def create(path: Path, run: Run, environment: Mapping[str, Any]) -> Folder:
+        """A new folder; one that is there and holds anything is refused."""
+        Folder.check_new(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            with locked(path):
+                Folder.check_new(path)  # another may have been quicker
+                write_whole(path / "run.json", to_json(run))
+        except OSError as error:
+            raise UserError(
+                f"{path} cannot be written: {error.strerror}; give another place with --out"
+            ) from None
+        write_whole(path / "environment.json", _json(environment))
+        return Folder(path)
+
+    @staticmethod
+    def check_new(path: Path) -> None:
+        """Refuses a place where no run's folder can be begun."""
+        if path.exists() and (not path.is_dir() or {*os.listdir(path)} - {LOCK}):
+            raise UserError(
+                f"{path} exists already; go on with it by `localsgd resume {path}`, "
+                "or give another place with --out"
+            )
+        check_place(path)
+
+    @staticmethod
+    def open(path: Path) -> Folder:
+        """The folder of a run that was begun."""
+        if not (path / "run.json").is_file():
+            raise UserError(f"{path} is no run's folder: it has no run.json")
+        return Folder(path)
+
+    @property
+    def run(self) -> Run:
+        path = self.path / "run.json"
+        run = from_json(path)
+        if missing := run.missing():
+            raise UserError(
+                f"{path} is damaged: it lacks {', '.join(missing)}, which every run has; put back "
+                "what it was begun with"
+            )
+        return run
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model.safetensors"
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The evaluations so far, oldest first; a last line cut short by a crash is left out."""
+        return read_rows(self.path / "metrics.jsonl")
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        add_lines(self.path / "metrics.jsonl", [row])
+
+    def forget_after(self, step: int) -> None:
+        """Drops evaluations later than `step`: a resumed run makes them again."""
+        rows = [strict_json.dumps(row) + "\n" for row in self.metrics() if row["step"] <= step]
+        write_whole(self.path / "metrics.jsonl", "".join(rows).encode())
+
+    def summary(self) -> dict[str, Any] | None:
+        """What came out, or `None` while the run has not ended."""
+        path = self.path / "summary.json"
+        found = _read(path)
+        return None if found is None else summary_of(found, path)
+
+    def environment(self) -> dict[str, Any]:
+        """What the run was made with; nothing where it died before it said so."""
+        return _read(self.path / "environment.json") or {}
+
+    def snapshot(self, number: int, model: torch.nn.Module) -> None:
+        """Keeps the averaged model of the end of a learning rate's `number`-th cycle."""
+        folder = self.path / "snapshots"
+        folder.mkdir(exist_ok=True)
+        write_whole(folder / f"cycle-{number}.safetensors", _weights(model))
+
+    def finish(self, summary: Mapping[str, Any], model: torch.nn.Module) -> None:
+        write_whole(self.model, _weights(model))
+        write_whole(self.path / "summary.json", _json(summary))
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """The object in a JSON file; `None` where there is no file."""
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(read_text(path))
+    except UserError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged: {error}; {_ADVICE}") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path} is damaged: it holds no object; {_ADVICE}")
+    return found
+
+
+def _weights(model: torch.nn.Module) -> bytes:
+    from safetensors.torch import save
+
+    tensors = {name: value.contiguous().cpu() for name, value in model.state_dict().items()}
+    return save(tensors, metadata={"format": "pt"})
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return strict_json.dumps(value, indent=2).encode() + b"\n"

@@ -1,0 +1,288 @@
+"""What is measured while a run trains, beside its evaluations.
+
+    lambda_max[:EPOCHS[:SAMPLES]]   largest eigenvalue of the Hessian of the averaged model
+    noise[:EPOCHS[:SAMPLES]]        noise of a worker's step, and of the workers' averaged one
+    drift[:ROUNDS]                  distances and cosines of the workers just before they
+    synchronise
+
+Watching is no part of a run: it changes no bit of what is trained, and its time is not the run's.
+A run's folder keeps the records in `watched.jsonl`; the first line says what is watched, so that a
+resumed run is watched on. Drift is that of rounds of the outermost level that are longer than one
+local step, from the model on which all averaged last.
+
+Shapes: w workers hosted here · K workers · n scalars of a row.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from localsgd.basics import strict_json
+from localsgd.errors import UserError, unknown_name
+from localsgd.landscape.drift import DriftHistory
+from localsgd.landscape.hooks import Measure, largest_eigenvalue, step_noise
+from localsgd.landscape.objective import NotFiniteLoss
+from localsgd.train.data.sampling.subset import batches_of
+from localsgd.train.engine.assembly import Assembly
+from localsgd.train.engine.evaluation import averaged_model
+from localsgd.train.engine.run_folder import add_lines, write_whole
+
+Records = list[dict[str, Any]]
+FILE = "watched.jsonl"
+SAMPLES = 2000
+"""Training and test samples, at most, that a measurement takes where nothing is said."""
+
+
+class Watcher(Protocol):
+    """One thing that is watched. Every process calls it, at the same steps."""
+
+    def start(self, assembly: Assembly) -> None: ...
+
+    def due(self, assembly: Assembly) -> bool:
+        """Whether there is something to measure after this step."""
+        ...
+
+    def measure(self, assembly: Assembly) -> Records: ...
+
+
+@final
+class AtEpochs:
+    """Measures the averaged model every so many epochs, and at the end.
+
+    Args:
+        every: epochs.
+        build: from what trains to a measure of its averaged model.
+    """
+
+    def __init__(self, every: float, build: Callable[[Assembly], Measure]) -> None:
+        self.every, self._build = every, build
+
+    def start(self, assembly: Assembly) -> None:
+        plan = assembly.plan
+        times = range(1, 1 + math.floor((assembly.run.epochs or 0) / self.every + 1e-9))
+        self._steps = {*(plan.step_at(time * self.every) for time in times), plan.steps}
+        self._measure = self._build(assembly)
+
+    def due(self, assembly: Assembly) -> bool:
+        return assembly.workers.step in self._steps
+
+    def measure(self, assembly: Assembly) -> Records:
+        """What is measured; where the run has diverged, that it was not. The run goes on."""
+        try:
+            found = self._measure(averaged_model(assembly))
+        except (NotFiniteLoss, torch.linalg.LinAlgError) as error:
+            found = [{"kind": "not measured", "why": str(error)}]
+        about = {"epoch": assembly.epoch, "step": assembly.workers.step}
+        return [{**record, **about} for record in found]
+
+
+@final
+class DriftWatcher:
+    """Looks at all workers' rows when a round's last local step is done, before they synchronise.
+
+    Args:
+        every: a record is made of every so many rounds, counted from the start of the run.
+    """
+
+    def __init__(self, every: int = 1) -> None:
+        self.every = every
+        self._history = DriftHistory()
+        self._anchor: Tensor | None = None
+        self._rows: Tensor | None = None
+
+    def start(self, assembly: Assembly) -> None:
+        if not assembly.plan.delay.none:
+            raise UserError(
+                "drift is measured from the model on which all workers averaged last, but with "
+                "delay "
+                "or fragments they never hold one together; watch something else"
+            )
+
+        def before() -> None:
+            lengths = assembly.position.lengths
+            if math.prod(lengths) == 1:
+                self._anchor = None
+            elif assembly.position.left == lengths:
+                self._anchor = assembly.workers.params[0].clone()
+
+        def after() -> None:
+            if self._anchor is not None and _ends_round(assembly):
+                self._rows = _all_rows(assembly)
+
+        assembly.workers.watch_steps(before, after)
+
+    def due(self, assembly: Assembly) -> bool:
+        return self._rows is not None
+
+    def measure(self, assembly: Assembly) -> Records:
+        assert self._rows is not None, "it is due"
+        assert self._anchor is not None, "rows are looked at where a round began"
+        step = assembly.workers.step
+        record = self._history.observe(self._rows, self._anchor, step=step)
+        self._rows = None
+        wanted = assembly.syncs[-1] % self.every == 0 or step == assembly.plan.steps
+        local_steps = math.prod(assembly.position.lengths)
+        return [{**record, "local_steps": local_steps}] if wanted else []
+
+
+def _ends_round(assembly: Assembly) -> bool:
+    """Whether all levels average after the local step at hand, which is not counted yet."""
+    position = assembly.position
+    closes = position.left[0] == 1 and position.depth == len(assembly.levels)
+    return closes or assembly.workers.step + 1 == assembly.plan.steps
+
+
+def _all_rows(assembly: Assembly) -> Tensor:
+    """A copy of all workers' rows [K, n]."""
+    rows = assembly.workers.params.clone().unsqueeze(0)
+    return assembly.placement.world.gather(rows).wait()[0]
+
+
+@dataclass
+class Watching:
+    """What is watched of one run; nothing where there are no watchers.
+
+    Args:
+        what: as it was asked for.
+        watchers: those that it names.
+        path: of the run's folder.
+    """
+
+    what: str = ""
+    watchers: Sequence[Watcher] = field(default_factory=tuple)
+    path: Path = field(default_factory=Path)
+
+    def start(self, assembly: Assembly) -> None:
+        """Before the first step, or the first one after a resumption."""
+        if not self.watchers:
+            return
+        if assembly.placement.rank == 0:
+            about = {"kind": "watching", "what": self.what, "step": 0}
+            rows = [row for row in records(self.path) if row["kind"] != about["kind"]]
+            kept = [about, *(row for row in rows if row["step"] <= assembly.workers.step)]
+            write_whole(self.path / FILE, "".join(_line(row) for row in kept).encode())
+        for watcher in self.watchers:
+            watcher.start(assembly)
+
+    def due(self, assembly: Assembly) -> bool:
+        return any(watcher.due(assembly) for watcher in self.watchers)
+
+    def measure(self, assembly: Assembly) -> None:
+        """Writes down what is due."""
+        found = [
+            record
+            for watcher in self.watchers
+            if watcher.due(assembly)
+            for record in watcher.measure(assembly)
+        ]
+        if assembly.placement.rank == 0:
+            add_lines(self.path / FILE, found)
+
+
+def watch(what: str, path: Path) -> Watching:
+    """The watchers that a text such as `lambda_max:5,drift` names, for the run in `path`.
+
+    Raises:
+        UserError: says which part isn't understood, and what would be.
+    """
+    parts = [part.strip() for part in what.split(",") if part.strip()]
+    return Watching(what, [_watcher(part) for part in parts], path)
+
+
+def records(path: Path) -> Records:
+    """What was watched of the run in `path`, oldest first; a line cut short is left out."""
+    file = path / FILE
+    rows = []
+    for line in file.read_text().splitlines() if file.is_file() else []:
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break
+    return rows
+
+
+def watched(path: Path) -> str:
+    """What is watched of the run in `path`; empty where nothing is."""
+    return next((row["what"] for row in records(path) if row["kind"] == "watching"), "")
+
+
+def _line(record: dict[str, Any]) -> str:
+    return strict_json.dumps(record) + "\n"
+
+
+def _watcher(part: str) -> Watcher:
+    name, *numbers = part.split(":")
+    if name not in _KINDS:
+        raise unknown_name("thing to watch", name, tuple(_KINDS))
+    build, names, usual = _KINDS[name]
+    if len(numbers) > len(names):
+        raise UserError(f"--watch {part} has too many numbers; write {_form(name)}")
+    given = [_number(value, part, name) for value in numbers]
+    return build(*given, *usual[len(given) :])
+
+
+def _number(text: str, part: str, name: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise UserError(f"--watch {part} is not understood: {text!r}; write {_form(name)}")
+    return value
+
+
+def _form(name: str) -> str:
+    return ":".join([name, *_KINDS[name][1]]) + " with numbers above 0"
+
+
+def lambda_max(every: float = 1.0, samples: float = SAMPLES) -> Watcher:
+    """The largest eigenvalue, on so many training and test samples."""
+
+    def build(assembly: Assembly) -> Measure:
+        data = batches_of(assembly.task, _whole(samples))
+        return largest_eigenvalue(assembly.task.loss, data, group=_group())
+
+    return AtEpochs(every, build)
+
+
+def noise(every: float = 1.0, samples: float = SAMPLES) -> Watcher:
+    """Gradient noise, its traces estimated on so many of the training samples."""
+
+    def build(assembly: Assembly) -> Measure:
+        run, task = assembly.run, assembly.task
+        data = batches_of(task, _whole(samples), names=("train",))["train"]
+        return step_noise(
+            task.loss,
+            data,
+            local_batch=run.batch or 1,
+            workers=assembly.plan.topology.workers,
+            population=task.train_size,
+            group=_group(),
+        )
+
+    return AtEpochs(every, build)
+
+
+def _whole(samples: float) -> int:
+    return max(1, round(samples))
+
+
+def _group() -> ProcessGroup | None:
+    return dist.group.WORLD if dist.is_initialized() else None
+
+
+_KINDS: dict[str, tuple[Callable[..., Watcher], tuple[str, ...], tuple[float, ...]]] = {
+    "lambda_max": (lambda_max, ("EPOCHS", "SAMPLES"), (1.0, SAMPLES)),
+    "noise": (noise, ("EPOCHS", "SAMPLES"), (1.0, SAMPLES)),
+    "drift": (lambda rounds: DriftWatcher(_whole(rounds)), ("ROUNDS",), (1,)),
+}

@@ -1,0 +1,29 @@
+"""Processes that live and die: start them, join them, watch them, compare what they were given."""
+
+from localsgd.train.launch.ending import (
+    PEER_LOST_EXIT,
+    USER_ERROR_EXIT,
+    end_with,
+    is_launched,
+    say_last_words,
+)
+from localsgd.train.launch.equal_arguments import check_same, gather_bytes
+from localsgd.train.launch.heartbeat import Heartbeat
+from localsgd.train.launch.join import joined
+from localsgd.train.launch.launch import launch
+from localsgd.train.launch.world import World, find_world
+
+__all__ = [
+    "PEER_LOST_EXIT",
+    "USER_ERROR_EXIT",
+    "Heartbeat",
+    "World",
+    "check_same",
+    "end_with",
+    "find_world",
+    "gather_bytes",
+    "is_launched",
+    "joined",
+    "launch",
+    "say_last_words",
+]

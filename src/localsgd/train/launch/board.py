@@ -1,0 +1,75 @@
+"""What all ranks say of themselves, and who is lost, on a board in the run's store."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import NamedTuple
+
+import torch.distributed as dist
+
+from localsgd.train.launch.judge import State, Status
+from localsgd.train.launch.store import open_store
+from localsgd.train.launch.world import World
+
+
+class Verdict(NamedTuple):
+    """Why the run has to end: one line, and whether a rank says it of itself."""
+
+    text: str
+    of_itself: bool = False
+
+
+class Board:
+    """The statuses of all ranks and at most one verdict.
+
+    It has a connection of its own: the one of the process group may be busy for as long as a
+    collective. A call can block for good when the machine that holds the store stops.
+
+    Raises:
+        torch.distributed.DistError: from any call, when the store is gone.
+        ValueError: on reading what no rank has written.
+    """
+
+    def __init__(self, world: World, timeout_seconds: float) -> None:
+        assert world.store is not None
+        client = open_store(world.store, timedelta(seconds=timeout_seconds))
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self._store = dist.PrefixStore(f"localsgd/heartbeat/{attempt}", client)
+        self._known: set[int] = set()
+        self._store.compare_set("verdict", "", "null")  # an unset key can't be read without waiting
+
+    def post(self, rank: int, status: Status) -> None:
+        self._store.set(f"status/{rank}", json.dumps(status))
+
+    def read(self, ranks: Iterable[int]) -> tuple[dict[int, Status], Verdict | None]:
+        """The last status of those of `ranks` that have ever given one, and the verdict."""
+        ranks = list(ranks)
+        new = [rank for rank in ranks if rank not in self._known]
+        self._known |= {rank for rank in new if self._store.check([f"status/{rank}"])}
+        heard = [rank for rank in ranks if rank in self._known]
+        *found, verdict = self._store.multi_get([*(f"status/{r}" for r in heard), "verdict"])
+        return {r: _status(text) for r, text in zip(heard, found, strict=True)}, _verdict(verdict)
+
+    def judge(self, verdict: Verdict) -> Verdict:
+        """Post `verdict` unless another process was first; the one that stands."""
+        standing = _verdict(self._store.compare_set("verdict", "null", json.dumps(verdict)))
+        return standing or verdict
+
+
+def _status(posted: bytes) -> Status:
+    try:
+        count, step, state, who = json.loads(posted)
+        return Status(int(count), None if step is None else int(step), State(state), str(who))
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+
+
+def _verdict(posted: bytes) -> Verdict | None:
+    found = json.loads(posted)
+    try:
+        return None if found is None else Verdict(str(found[0]), bool(found[1]))
+    except (TypeError, LookupError) as error:
+        raise ValueError(str(error)) from None

@@ -1,0 +1,237 @@
+"""Start P processes of a run on this machine, and end them together.
+
+They meet in a store that this process keeps on loopback. What a person sees is one line that says
+what went wrong, an exit status with a meaning, and no process left behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from localsgd.errors import DIVERGED_EXIT
+from localsgd.train.launch.ending import (
+    ERROR_FILE,
+    LAUNCHER,
+    PEER_LOST_EXIT,
+    USER_ERROR_EXIT,
+    kill_with_parent,
+)
+from localsgd.train.launch.slurm import LOOPBACK
+from localsgd.train.launch.store import loopback_interface, serve_on_loopback
+
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_GRACE_SECONDS = 10.0  # between a signal, or SIGTERM, and SIGKILL
+_POLL_SECONDS = 0.05
+_SETTLE_SECONDS = 0.5  # in which others end for the same reason as the first
+
+
+def launch(
+    command: Sequence[str], processes: int, *, program: Sequence[str] = ("-m", "localsgd")
+) -> int:
+    """Run `processes` copies of `python -m localsgd COMMAND` as one run, and wait for them.
+
+    A copy that fails ends the others. Ctrl-C and SIGTERM are passed on to all; they have 10 seconds
+    to write what they must. The copies import nothing from the current folder, and none outlives
+    this process.
+
+    Args:
+        command: arguments of `program`, the same for every process.
+        processes: P, at least 1.
+        program: what Python runs.
+
+    Returns:
+        The exit status: 0; 2 for a user's mistake, whose line is printed once; 3 when a process was
+        killed or lost to a hang; 128 + the signal's number (130 for Ctrl-C) when this process was
+        told to stop; otherwise 1. Where it is neither 0 nor a signal's, one line on stderr says
+        why.
+    """
+    with tempfile.TemporaryDirectory(suffix="-localsgd") as folder:
+        store, port = serve_on_loopback()
+        words = [Path(folder) / f"{rank}.json" for rank in range(processes)]
+        environments = [
+            _environment(rank, processes, port, words[rank]) for rank in range(processes)
+        ]
+        children = Children()
+        with children.signals_passed_on():
+            children.start([sys.executable, *program, *command], environments)
+            failed = children.wait()
+        del store  # it outlives the children
+        if not failed:
+            return 0
+        if children.stopped_by is not None:
+            return 128 + children.stopped_by
+        cause = first_cause([Failure(r, pid, code, _said(words[r])) for r, pid, code in failed])
+    for line in cause.lines:
+        print(line, file=sys.stderr, flush=True)
+    return cause.status
+
+
+def _environment(rank: int, size: int, port: int, words: Path) -> dict[str, str]:
+    defaults = {
+        "TORCH_CPP_LOG_LEVEL": "ERROR",  # the store warns with stack traces when a peer goes
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    }
+    own = {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": LOOPBACK,
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        ERROR_FILE: str(words),
+        LAUNCHER: str(os.getpid()),
+        "PYTHONSAFEPATH": "1",
+    }
+    interface = loopback_interface()
+    if interface is not None:
+        own |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+    return {**defaults, **os.environ, **own}
+
+
+def _said(path: Path) -> str | None:
+    try:
+        return json.loads(path.read_text())["message"]
+    except (OSError, ValueError):
+        return None
+
+
+class Children:
+    """Processes that are started, waited for, and ended together; no other is ever ended."""
+
+    def __init__(self) -> None:
+        self.stopped_by: int | None = None
+        self._kill_at: float | None = None
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    def start(self, command: Sequence[str], environments: Sequence[dict[str, str]]) -> None:
+        """A process for each of `environments`."""
+        parent = os.getpid()
+        try:
+            for environment in environments:
+                # A session of its own: Ctrl-C comes by way of this process, and so once.
+                child = subprocess.Popen(
+                    command,
+                    env=environment,
+                    start_new_session=True,
+                    preexec_fn=lambda: kill_with_parent(parent),
+                )
+                self._children.append(child)
+                if self.stopped_by is not None:
+                    child.send_signal(self.stopped_by)
+        except BaseException:
+            self._send(signal.SIGKILL)
+            raise
+
+    def wait(self) -> list[tuple[int, int, int]]:
+        """Until all have ended: rank, process id and status of those that failed by themselves."""
+        failed: dict[int, int] = {}
+        end_at: float | None = None
+        while True:
+            ended = {
+                r: code for r, c in enumerate(self._children) if (code := c.poll()) is not None
+            }
+            if end_at is None or time.monotonic() < end_at:
+                failed |= {rank: code for rank, code in ended.items() if code != 0}
+                if failed and end_at is None:
+                    end_at = time.monotonic() + _SETTLE_SECONDS
+            elif self._kill_at is None:
+                self._send(signal.SIGTERM)
+            if len(ended) == len(self._children):
+                return [(rank, self._children[rank].pid, code) for rank, code in failed.items()]
+            if self._kill_at is not None and time.monotonic() > self._kill_at:
+                self._send(signal.SIGKILL)
+            time.sleep(_POLL_SECONDS)
+
+    @contextmanager
+    def signals_passed_on(self) -> Generator[None]:
+        """Inside, what tells this process to stop tells the children; so do Ctrl-Z and `fg`."""
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            self.stopped_by = self.stopped_by or number
+            self._send(number)
+
+        def pause(number: int, frame: FrameType | None) -> None:
+            self._send(signal.SIGSTOP)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            self._send(signal.SIGCONT)
+
+        handlers = dict.fromkeys(_PASSED_ON, stop) | {signal.SIGTSTP: pause}
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _send(self, number: int) -> None:
+        if number not in (signal.SIGSTOP, signal.SIGCONT, signal.SIGKILL):
+            self._kill_at = self._kill_at or time.monotonic() + _GRACE_SECONDS
+        for child in self._children:
+            child.send_signal(number)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A process that did not end with 0.
+
+    Args:
+        rank: its rank.
+        pid: its process id.
+        exit_code: its exit status, or minus the number of the signal that killed it.
+        words: the line that it has left, if any.
+    """
+
+    rank: int
+    pid: int
+    exit_code: int
+    words: str | None = None
+
+    def __str__(self) -> str:
+        """One line: who, and how it died."""
+        who = f"rank {self.rank} (pid {self.pid})"
+        if self.exit_code >= 0:
+            why = f": {self.words}" if self.words else ""
+            return f"{who} failed with exit status {self.exit_code}{why}"
+        try:
+            name = signal.Signals(-self.exit_code).name
+        except ValueError:
+            name = f"signal {-self.exit_code}"
+        hint = "; was there enough memory?" if name == "SIGKILL" else ""
+        return f"{who} was killed by {name}{hint}"
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What to print, and the exit status of the whole."""
+
+    lines: tuple[str, ...]
+    status: int
+
+
+def first_cause(failures: Sequence[Failure]) -> Cause:
+    """The cause among `failures`, which ended by themselves, in the order in which they did.
+
+    One failure brings others, as peers notice the loss. So, in this order: users' mistakes, each
+    once; a process that died by itself; one that found another lost.
+    """
+    mistakes = [f for f in failures if f.exit_code in (USER_ERROR_EXIT, DIVERGED_EXIT)]
+    if mistakes:
+        words = dict.fromkeys(mistake.words for mistake in mistakes if mistake.words)
+        return Cause(tuple(words), mistakes[0].exit_code)
+    first = min(failures, key=lambda failure: failure.exit_code == PEER_LOST_EXIT)
+    if first.exit_code == PEER_LOST_EXIT and first.words:
+        return Cause((first.words,), PEER_LOST_EXIT)
+    return Cause((str(first),), PEER_LOST_EXIT if first.exit_code < 0 else 1)

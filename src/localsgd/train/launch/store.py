@@ -1,0 +1,75 @@
+"""The key-value store in which the processes of a run meet.
+
+On one machine it listens on loopback only, so that no other machine reaches it. What stands in it
+is read as text, never unpickled, and names no process to end.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from localsgd.train.launch.slurm import LOOPBACK
+from localsgd.train.launch.world import Store
+
+
+def serve_on_loopback() -> tuple[dist.TCPStore, int]:
+    """A store for processes of this machine, and its port."""
+    port, listener = _listen(LOOPBACK, 0)
+    store = dist.TCPStore(
+        LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listener
+    )
+    return store, port
+
+
+def open_store(
+    place: Store, timeout: timedelta, *, size: int | None = None, serve: bool = False
+) -> dist.TCPStore:
+    """The store at `place`, as a client or as the process that holds it.
+
+    Args:
+        size: processes that come with this size; whoever serves waits for all of them. None for a
+            connection beside.
+        serve: hold the store; on loopback only where `place` is a loopback address.
+
+    Raises:
+        torch.distributed.DistError: nobody serves there within `timeout`, or not all have come.
+        OSError: the port is taken.
+    """
+    listener = None
+    if serve and is_loopback(place.host):
+        _, listener = _listen(place.host, place.port)
+    return dist.TCPStore(
+        place.host,
+        place.port,
+        size,
+        is_master=serve,
+        timeout=timeout,
+        wait_for_workers=size is not None,
+        master_listen_fd=listener,
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether the name leads to this machine itself and nowhere else."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(address[0]).is_loopback for *_, address in found)
+
+
+def loopback_interface() -> str | None:
+    """The name of the network interface that leads nowhere else."""
+    return next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
+
+
+def _listen(host: str, port: int) -> tuple[int, int]:
+    """The port and the file descriptor of a listening socket, which the store closes."""
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.create_server(address[:2], family=family, backlog=1024)
+    port = listener.getsockname()[1]
+    return port, listener.detach()

@@ -1,0 +1,111 @@
+"""Which process of how many this one is, read from the environment that started it.
+
+Three ways to be one of several: `localsgd run --processes P` and `torchrun` (both set RANK,
+WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), and `srun` (see `slurm`).
+Anything else is one process on its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from localsgd.errors import UserError
+from localsgd.train.launch import slurm
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where the processes find each other: the address of the run's key-value store.
+
+    Args:
+        host: MASTER_ADDR.
+        port: MASTER_PORT.
+        of_rank_0: rank 0 itself holds the store; otherwise the launcher of the first machine does,
+            which outlives every rank.
+    """
+
+    host: str
+    port: int
+    of_rank_0: bool
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among all.
+
+    Args:
+        rank: 0 to size - 1, over all machines.
+        size: processes of the run.
+        local_rank: 0 to local_size - 1, on this machine.
+        local_size: processes on this machine.
+        store: None for a single process.
+        bound: the scheduler has given every process its own share of the machine (cores, GPUs),
+            and shows it nothing else.
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    store: Store | None = None
+    bound: bool = False
+
+    @property
+    def on_one_machine(self) -> bool:
+        return self.local_size == self.size
+
+
+_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def find_world(environment: Mapping[str, str] = os.environ) -> World:
+    """What `environment` says; reads only, joins nothing.
+
+    RANK comes first, so that `torchrun` or `--processes` inside a Slurm job means what it says.
+
+    Raises:
+        UserError: some of torchrun's variables are there, others not or no numbers.
+    """
+    if "RANK" in environment and "WORLD_SIZE" in environment:
+        return _of_torchrun(environment)
+    return _of_slurm(environment)
+
+
+def _of_torchrun(environment: Mapping[str, str]) -> World:
+    missing = [name for name in _TORCHRUN if not environment.get(name)]
+    if missing:
+        raise UserError(
+            f"RANK and WORLD_SIZE are set, but {', '.join(missing)} not: start with torchrun, srun "
+            f"or --processes, set all of {', '.join(_TORCHRUN)}, or unset RANK"
+        )
+    rank, size, local_rank, local_size, port = (
+        slurm.number(environment, name) for name in _TORCHRUN if name != "MASTER_ADDR"
+    )
+    if not 0 <= rank < size or not 0 <= local_rank < local_size <= size:
+        raise UserError(
+            f"RANK={rank} of WORLD_SIZE={size}, LOCAL_RANK={local_rank} of "
+            f"LOCAL_WORLD_SIZE={local_size}: a rank lies between 0 and its size - 1"
+        )
+    if size == 1:
+        return World()
+    if port == 0:
+        raise UserError(
+            "MASTER_PORT=0 is no port to meet at: start torchrun with --standalone or --master-port"
+        )
+    of_rank_0 = environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    store = Store(environment["MASTER_ADDR"], port, of_rank_0)
+    return World(rank, size, local_rank, local_size, store)
+
+
+def _of_slurm(environment: Mapping[str, str]) -> World:
+    task = slurm.find_task(environment)
+    if task is None or task.size == 1:
+        return World()
+    store = Store(task.host, task.port, of_rank_0=True)
+    return World(task.rank, task.size, task.local_rank, task.local_size, store, bound=True)

@@ -1,0 +1,123 @@
+"""A meter around a collective, and the ledger that it writes.
+
+Bytes are the payload: what one member of a level hands over (a worker, or outside the innermost
+level a block, however many processes carry it), whatever carries it and wherever the members are
+hosted. A chunk that a member would send to itself is not counted. Syncs of models, gradients, inner
+states and signals count; checks at the start, evaluation and the buffers of the final model do not.
+
+What arrives at a member is modelled, by the kind of call, for M members and c bytes handed over:
+
+    sum: 2 (M - 1)/M c, as a ring     gather: (M - 1) c     exchange: c
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from torch import Tensor
+
+from localsgd.wire.collective import Collective, Pending, T
+
+Waiting: TypeAlias = Callable[[], AbstractContextManager[object]]
+"""Makes a context in which this process waits for others, and so is not to blame for being slow."""
+
+
+@dataclass
+class Entry:
+    """Totals of one level: `calls`, payload `bytes` of a member, `seconds` this process waited, and
+    bytes that `arrived` at a member (modelled).
+    """
+
+    calls: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    arrived: int = 0
+
+    def __sub__(self, other: Entry) -> Entry:
+        return Entry(
+            self.calls - other.calls,
+            self.bytes - other.bytes,
+            self.seconds - other.seconds,
+            self.arrived - other.arrived,
+        )
+
+
+@dataclass
+class Ledger:
+    """What crossed the seam, by level (innermost first), since the run began.
+
+    Saved and resumed with it.
+    """
+
+    levels: list[Entry] = field(default_factory=list)
+
+    @staticmethod
+    def of(levels: int) -> Ledger:
+        return Ledger([Entry() for _ in range(levels)])
+
+    @property
+    def bytes(self) -> int:
+        return sum(entry.bytes for entry in self.levels)
+
+    @property
+    def seconds(self) -> float:
+        return sum(entry.seconds for entry in self.levels)
+
+
+@dataclass(frozen=True)
+class Metered:
+    """`inner`, with every call entered in `entry`.
+
+    Args:
+        inner: does the work.
+        entry: counts it.
+        waiting: a context around everything that may wait for other processes.
+    """
+
+    inner: Collective
+    entry: Entry
+    waiting: Waiting = nullcontext
+
+    @property
+    def members(self) -> int:
+        return self.inner.members
+
+    def sum(self, x: Tensor) -> Pending[Tensor]:
+        payload, others = _member_bytes(x), self.members - 1
+        arrives = 2 * others * payload // self.members
+        return self._count(lambda: self.inner.sum(x), payload, arrives)
+
+    def gather(self, x: Tensor) -> Pending[Tensor]:
+        payload, others = _member_bytes(x), self.members - 1
+        return self._count(lambda: self.inner.gather(x), payload, others * payload)
+
+    def exchange(self, x: Tensor) -> Pending[Tensor]:
+        payload = _member_bytes(x) * (self.members - 1) // self.members
+        return self._count(lambda: self.inner.exchange(x), payload, payload)
+
+    def _count(
+        self, call: Callable[[], Pending[Tensor]], payload: int, arrives: int
+    ) -> Pending[Tensor]:
+        self.entry.calls += 1
+        if self.members > 1:
+            self.entry.bytes += payload
+            self.entry.arrived += arrives
+        pending = self._timed(call)
+        return Pending(lambda: self._timed(pending.wait))
+
+    def _timed(self, action: Callable[[], T]) -> T:
+        start = time.perf_counter()
+        try:
+            with self.waiting():
+                return action()
+        finally:
+            self.entry.seconds += time.perf_counter() - start
+
+
+def _member_bytes(x: Tensor) -> int:
+    """Of one hosted member's part of `x [g, m, ...]`."""
+    return x.nbytes // (x.shape[0] * x.shape[1])

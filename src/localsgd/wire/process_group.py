@@ -1,0 +1,230 @@
+"""Collectives over `torch.distributed` process groups: gloo on CPU, NCCL on GPUs.
+
+Sums, never the backend's mean: gloo's has been wrong for some callers, and one division by M
+afterwards is exact where a division for each stage is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from localsgd.wire.ahead import Ahead
+from localsgd.wire.collective import Collective, Pending
+from localsgd.wire.in_process import sum_members
+from localsgd.wire.presence import Presence
+
+# Renamed in torch 2.13, where the old name warns.
+_all_gather: Callable[..., dist.Work | None] = (
+    getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+)
+
+
+DIRECT = 1 << 16
+"""Bytes from which on gloo's own gather, through memory of its own and by K - 1 rounds, takes about
+three times as long as sending straight to where it is wanted.
+"""
+
+
+@dataclass(frozen=True)
+class ProcessGroup:
+    """One group (g = 1) whose M members are spread evenly over the processes of `group`, in rank
+    order.
+
+    Args:
+        group: as made by `torch.distributed.new_group`.
+        hosted: m, the members that each process hosts.
+        presence: looks after waits that take long.
+    """
+
+    group: dist.ProcessGroup
+    hosted: int = 1
+    presence: Presence | None = None
+
+    @cached_property
+    def processes(self) -> int:
+        return self.group.size()
+
+    @cached_property
+    def members(self) -> int:
+        return self.processes * self.hosted
+
+    def sum(self, x: Tensor) -> Pending[Tensor]:
+        total = sum_members(x)
+        # The group's own call: what `dist.all_reduce` does around it shows where models are small.
+        return self._started(self.group.allreduce([total]), total)
+
+    def gather(self, x: Tensor) -> Pending[Tensor]:
+        gathered = x.new_empty((1, self.members, x.shape[-1]))
+        return self.gather_into(gathered, x.contiguous().view(-1))
+
+    def exchange(self, x: Tensor) -> Pending[Tensor]:
+        sources, c = x.shape[1], x.shape[-1]
+        by_process = x.view(sources, self.processes, self.hosted, c).transpose(0, 1).contiguous()
+        received = torch.empty_like(by_process)  # [process, its members, ours, c]
+        work = dist.all_to_all_single(
+            received.view(-1), by_process.view(-1), group=self.group, async_op=True
+        )
+        return self._started(work, received).then(
+            lambda chunks: chunks.permute(2, 0, 1, 3).reshape(1, self.hosted, self.members, c)
+        )
+
+    def broadcast(self, x: Tensor) -> Pending[Tensor]:
+        """`x` of the first process, in place."""
+        work = dist.broadcast(x, group_src=0, group=self.group, async_op=True)
+        return self._started(work, x)
+
+    def gather_into(self, out: Tensor, x: Tensor) -> Pending[Tensor]:
+        """out [P, c] in any shape <- `x [c]` of each of the P processes, in rank order."""
+        rows = out.view(self.processes, -1)
+        if x.device.type != "cpu" or x.nbytes < DIRECT:
+            work = _all_gather(rows.view(-1), x, group=self.group, async_op=True)
+            return self._started(work, out)
+        rank = self.group.rank()
+        rows[rank] = x
+        works = []
+        for distance in range(1, self.processes):  # All at once, and no two to the same process.
+            to, source = (rank + distance) % self.processes, (rank - distance) % self.processes
+            works += [
+                dist.isend(x, group=self.group, group_dst=to),
+                dist.irecv(rows[source], group=self.group, group_src=source),
+            ]
+        return self._sent([work for work in works if work is not None], out)
+
+    def _started(self, work: dist.Work | None, result: Tensor) -> Pending[Tensor]:
+        if work is None:
+            return Pending.done(result)
+        wait: Callable[[], object] = work.wait
+        # On a GPU a wait does not stop the program, and with a limit it would.
+        if self.presence is not None and result.device.type == "cpu":
+            wait = partial(self.presence.wait, work, self.presence.event, self.group)
+
+        def finish() -> Tensor:
+            wait()
+            return result
+
+        return Pending(finish)
+
+    def _sent(self, works: Sequence[dist.Work], result: Tensor) -> Pending[Tensor]:
+        presence = self.presence
+        begin = partial(presence.begins, presence.event, self.group) if presence else None
+
+        def finish() -> Tensor:
+            if begin is not None:
+                begin()
+            for work in works:
+                work.wait()
+            return result
+
+        return Pending(finish)
+
+
+@dataclass(frozen=True)
+class Sliced:
+    """Members that several processes hold as equal copies: each process carries one slice over the
+    slow link.
+
+    The processes of a block hold the same anchor (g = m = 1). Process j of each block joins the
+    collective of the j-th slice across blocks, then the block puts the slices together, so that a
+    block sends an anchor once, not once for each of its processes.
+
+    Args:
+        across: joins the processes with the same place in their blocks.
+        inside: joins the processes of this block.
+        ahead: takes the second stage beside the program, over an `inside` that nobody else uses;
+            else a wait takes it.
+    """
+
+    across: Collective
+    inside: ProcessGroup
+    ahead: Ahead | None = None
+
+    @property
+    def members(self) -> int:
+        return self.across.members
+
+    def _slice(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.inside.processes, -1))[..., self.inside.group.rank(), :]
+
+    def _assemble(self, part: Tensor) -> Tensor:
+        """Slices `[..., c / p]` of the block's p processes to `[..., c]`."""
+        whole = self.inside.gather(part.reshape(1, 1, -1)).wait()
+        return whole.view(self.inside.processes, *part.shape).movedim(0, -2).flatten(-2)
+
+    def sum(self, x: Tensor) -> Pending[Tensor]:
+        padded = _pad(x, self.inside.processes)
+        pending = self.across.sum(self._slice(padded))
+
+        def finish() -> Tensor:
+            total, whole = x[:, 0], padded[:, 0]
+            mine, slices = pending.wait().reshape(-1), whole.view(self.inside.processes, -1)
+            self.inside.gather_into(slices, mine).wait()
+            return total if padded is x else total.copy_(whole[..., : x.shape[-1]])
+
+        return _staged(finish, self.ahead)
+
+    def gather(self, x: Tensor) -> Pending[Tensor]:
+        padded = _pad(x, self.inside.processes)
+        c = x.shape[-1]
+        pending = self.across.gather(self._slice(padded))
+        return _staged(lambda: self._assemble(pending.wait())[..., :c], self.ahead)
+
+    def exchange(self, x: Tensor) -> Pending[Tensor]:
+        padded = _pad(x, self.inside.processes)
+        c = x.shape[-1]
+        pending = self.across.exchange(self._slice(padded).contiguous())
+        return _staged(lambda: self._assemble(pending.wait())[..., :c], self.ahead)
+
+
+@dataclass(frozen=True)
+class Leaders:
+    """As `Sliced`, for blocks of unequal size: the first process of each block crosses, then tells
+    its block.
+
+    Args:
+        across: joins the first processes of the blocks; `None` on all others.
+        inside: joins the processes of this block.
+        blocks: how many there are.
+        ahead: as in `Sliced`.
+    """
+
+    across: ProcessGroup | None
+    inside: ProcessGroup
+    blocks: int
+    ahead: Ahead | None = None
+
+    @property
+    def members(self) -> int:
+        return self.blocks
+
+    def _told(self, pending: Pending[Tensor]) -> Pending[Tensor]:
+        return _staged(lambda: self.inside.broadcast(pending.wait()).wait(), self.ahead)
+
+    def sum(self, x: Tensor) -> Pending[Tensor]:
+        pending = self.across.sum(x) if self.across else Pending.done(x[:, 0])
+        return self._told(pending)
+
+    def gather(self, x: Tensor) -> Pending[Tensor]:
+        if self.across:
+            pending = self.across.gather(x)
+        else:
+            pending = Pending.done(x.new_empty((1, self.blocks, x.shape[-1])))
+        return self._told(pending)
+
+    def exchange(self, x: Tensor) -> Pending[Tensor]:
+        pending = self.across.exchange(x) if self.across else Pending.done(torch.empty_like(x))
+        return self._told(pending)
+
+
+def _staged(finish: Callable[[], Tensor], ahead: Ahead | None) -> Pending[Tensor]:
+    return Pending(finish) if ahead is None else ahead.start(finish)
+
+
+def _pad(x: Tensor, multiple: int) -> Tensor:
+    missing = -x.shape[-1] % multiple
+    return torch.nn.functional.pad(x, (0, missing)) if missing else x

@@ -1,1 +1,0 @@
-"""The workers that a process hosts, as permanent flat rows."""

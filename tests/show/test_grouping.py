@@ -1,0 +1,64 @@
+"""Which runs belong together, and what they are called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from localsgd.show.grouping import Spread, groups
+from tests.show.records import ROW_BYTES, folder_of
+
+
+def test_seeds_are_one_group_and_methods_are_others(tmp_path: Path) -> None:
+    folders = [
+        folder_of(tmp_path / "a", [0.5, 0.8], seed=0),
+        folder_of(tmp_path / "b", [0.5, 0.7], method="local"),
+        folder_of(tmp_path / "c", [0.5, 0.9], seed=1),
+    ]
+    first, second = groups(folders)
+    assert [record.folder for record in first.records] == [folders[0], folders[2]]
+    assert (first.title, second.title) == ("post-local, H = 1→8", "local, H = 8")
+
+
+def test_names_say_what_differs(tmp_path: Path) -> None:
+    folders = [
+        folder_of(tmp_path / "a", [0.5], lr=0.1),
+        folder_of(tmp_path / "b", [0.5], lr=0.2, lr_decay_at=(0.5,)),
+    ]
+    assert [group.label for group in groups(folders)] == [
+        "post-local, lr 0.1, lr_decay_at 0.5 0.75",
+        "post-local, lr 0.2, lr_decay_at 0.5",
+    ]
+
+
+def test_settings_that_a_method_does_not_read_part_nothing(tmp_path: Path) -> None:
+    folders = [
+        folder_of(tmp_path / "a", [0.5], method="mini-batch", switch="step:3"),
+        folder_of(tmp_path / "b", [0.5], method="mini-batch", seed=1),
+        folder_of(tmp_path / "c", [0.5], switch="step:3"),
+    ]
+    assert [(group.label, len(group.records)) for group in groups(folders)] == [
+        ("mini-batch", 2),
+        ("post-local", 1),
+    ]
+
+
+def test_spread_by_hand() -> None:
+    assert Spread.of([]) is None
+    assert Spread.of([3.0]) == Spread(3.0, None)
+    assert Spread.of([1.0, 3.0]) == Spread(2.0, pytest.approx(2**0.5))
+
+
+def test_curve_is_over_the_runs_that_have_come_so_far(tmp_path: Path) -> None:
+    folders = [
+        folder_of(tmp_path / "a", [0.2, 0.8], method="mini-batch", seed=0),
+        folder_of(tmp_path / "b", [0.4, 0.9], method="mini-batch", seed=1, ended=False),
+    ]
+    (group,) = groups(folders)
+    first, second = group.curve
+    assert first.quality == Spread(pytest.approx(0.3), pytest.approx(0.02**0.5))
+    assert second.quality == Spread(0.8, None)
+    steps = 4 * 1437 // 128
+    assert first.bytes == (steps // 2 * ROW_BYTES,)
+    assert second.bytes == (steps * ROW_BYTES,)

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from localsgd.errors import UserError
+from localsgd.landscape import Hessian, Objective, lanczos
+from localsgd.train.data.sampling.subset import batches_of
+from localsgd.train.engine.assembly import Assembly
+from localsgd.train.engine.evaluation import averaged_model
+from localsgd.train.engine.execution import Execution, Interrupted
+from localsgd.train.engine.watching import FILE, records, watch, watched
+from tests.runs import STEPS, digits, prepared, same, signalled_at, tiny, worker_states
+
+pytestmark = pytest.mark.timeout(300)
+
+EVERYTHING = "lambda_max:1:40,noise:1.5:40,drift"
+
+
+def finished(path: Path, what: str = "", **settings: Any) -> Execution:
+    execution = prepared(tiny(**settings), path, watching=watch(what, path))
+    execution.train()
+    return execution
+
+
+def of(path: Path, kind: str) -> list[dict[str, Any]]:
+    return [record for record in records(path) if record["kind"] == kind]
+
+
+def test_it_changes_no_bit_and_no_record(tmp_path: Path) -> None:
+    plain = finished(tmp_path / "plain", model="small-cnn-4")
+    seen = finished(tmp_path / "seen", EVERYTHING, model="small-cnn-4")
+    assert same(worker_states(plain.assembly), worker_states(seen.assembly))
+    one, other = (e.folder for e in (plain, seen))
+    assert one.model.read_bytes() == other.model.read_bytes()
+    assert (one.path / "run.json").read_bytes() == (other.path / "run.json").read_bytes()
+    assert not (one.path / FILE).exists()
+    for row, seen_row in zip(one.metrics(), other.metrics(), strict=True):
+        for key in ("test_loss", "train_loss", "syncs"):
+            assert row[key] == seen_row[key]
+        assert [e["bytes"] for e in row["ledger"]] == [e["bytes"] for e in seen_row["ledger"]]
+
+
+def test_when_what_is_measured(tmp_path: Path) -> None:
+    """4 steps an epoch; rounds of 3 from step 4, the last of 2."""
+    finished(tmp_path, EVERYTHING)
+    eigenvalues = of(tmp_path, "largest eigenvalue")
+    assert [(r["step"], r["epoch"], r["data"]) for r in eigenvalues] == [
+        (step, step / 4, data) for step in (4, 8, 12) for data in ("train", "test")
+    ]
+    assert [r["step"] for r in of(tmp_path, "step noise")] == [6, 12]
+    drifts = of(tmp_path, "drift")
+    assert [r["step"] for r in drifts] == [7, 10, 12]
+    assert [len(r["to_mean"]) for r in drifts] == [4, 4, 4]
+    assert [r["between_rounds"] is None for r in drifts] == [True, False, False]
+    assert watched(tmp_path) == EVERYTHING
+
+
+def test_the_last_eigenvalue_is_that_of_the_averaged_model(tmp_path: Path) -> None:
+    execution = finished(tmp_path, "lambda_max:3:40")
+    data = batches_of(execution.assembly.task, 40)["test"]
+    objective = Objective(averaged_model(execution.assembly), digits().loss, data)
+    [record] = [r for r in of(tmp_path, "largest eigenvalue") if r["data"] == "test"]
+    assert record["largest"] == pytest.approx(lanczos(Hessian(objective), 1).largest, rel=1e-5)
+
+
+def test_drift_by_hand(tmp_path: Path) -> None:
+    """Rounds of 3 on 12 steps: of the last one, from where all averaged at step 9 and at step
+    12.
+    """
+    averaged = {}
+
+    def keep(step: int) -> None:
+        averaged[step] = execution.assembly.workers.params[0].clone()
+
+    execution = prepared(
+        tiny(method="local"), tmp_path, at_step=keep, watching=watch("drift", tmp_path)
+    )
+    execution.train()
+    *_, before, last = of(tmp_path, "drift")
+    update = averaged[9] - averaged[12]
+    assert last["step"] == STEPS
+    assert last["mean_update"] == pytest.approx(float(update.norm()), rel=1e-4)
+    earlier = averaged[6] - averaged[9]
+    cosine = float(update @ earlier / update.norm() / earlier.norm())
+    assert last["between_rounds"] == pytest.approx(cosine, abs=1e-4)
+    assert before["step"] == 9
+    # mean ||update||^2 = ||mean update||^2 + mean ||distance to the mean||^2
+    assert min(last["to_mean"]) > 0  # seen before they synchronise
+    squares = [sum(d**2 for d in last[key]) / 4 for key in ("updates", "to_mean")]
+    assert squares[0] == pytest.approx(last["mean_update"] ** 2 + squares[1], rel=1e-4)
+
+
+def test_its_time_is_not_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(
+        "localsgd.train.engine.execution.time", SimpleNamespace(perf_counter=lambda: clock.now)
+    )
+    watching = watch("drift", tmp_path)
+    inner = watching.watchers[0].measure
+
+    def slow(assembly: Assembly) -> list[dict[str, Any]]:
+        clock.now += 100.0
+        return inner(assembly)
+
+    monkeypatch.setattr(watching.watchers[0], "measure", slow)
+    execution = prepared(tiny(), tmp_path, watching=watching)
+    execution.train()
+    assert clock.now == 300.0
+    assert execution.seconds == 0.0
+
+
+def test_fewer_rounds_are_written_down_but_all_are_seen(tmp_path: Path) -> None:
+    settings = {"method": "local", "local_steps": (2,)}
+    finished(tmp_path / "all", "drift", **settings)
+    finished(tmp_path / "some", "drift:2", **settings)
+    assert of(tmp_path / "some", "drift") == of(tmp_path / "all", "drift")[1::2]
+
+
+def test_a_resumed_run_counts_rounds_from_its_start(tmp_path: Path) -> None:
+    settings = {"method": "local", "local_steps": (2,)}
+    finished(tmp_path / "whole", "drift:2", **settings)
+    path = tmp_path / "cut"
+    stop = signalled_at(6, signal.SIGINT)
+    with pytest.raises(Interrupted):
+        prepared(tiny(**settings), path, at_step=stop, watching=watch("drift:2", path)).train()
+    prepared(tiny(**settings), path, resuming=True, watching=watch(watched(path), path)).train()
+    steps = [[r["step"] for r in of(tmp_path / name, "drift")] for name in ("whole", "cut")]
+    assert steps[0] == steps[1] == [4, 8, 12]
+
+
+def test_a_resumed_run_is_watched_on(tmp_path: Path) -> None:
+    finished(tmp_path / "whole", EVERYTHING)
+    path = tmp_path / "cut"
+    stop = signalled_at(10, signal.SIGINT)
+    with pytest.raises(Interrupted):
+        prepared(tiny(), path, at_step=stop, watching=watch(EVERYTHING, path)).train()
+    (path / FILE).write_text((path / FILE).read_text() + '{"kind": "drift", "step": 11}\n{"ki')
+    again = prepared(tiny(), path, resuming=True, watching=watch(watched(path), path))
+    again.train()
+    wanted = records(tmp_path / "whole")
+    # What a round's updates are compared with is not saved.
+    assert [without(r, "between_rounds") for r in records(path)] == [
+        without(r, "between_rounds") for r in wanted
+    ]
+
+
+def without(record: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name != key}
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("lambda", "unknown thing to watch 'lambda'; nearest: lambda_max"),
+        ("lambda_max:0", "'0'; write lambda_max:EPOCHS:SAMPLES with numbers above 0"),
+        ("drift,noise:x", "'x'; write noise:EPOCHS:SAMPLES"),
+        ("drift:1:2", "too many numbers; write drift:ROUNDS"),
+    ],
+)
+def test_mistakes(what: str, says: str) -> None:
+    with pytest.raises(UserError) as refused:
+        watch(what, Path())
+    assert says in str(refused.value)
+
+
+def test_drift_needs_a_model_on_which_all_average(tmp_path: Path) -> None:
+    run = tiny(method="local", local_steps=(4,), delay=1)
+    with pytest.raises(UserError, match="they never hold one together"):
+        prepared(run, tmp_path, watching=watch("drift", tmp_path)).train()
+
+
+def test_nothing_is_watched_where_nothing_is_asked_for() -> None:
+    assert watch(" , ", Path()).watchers == []
+    assert not watch("", Path()).due(None)  # type: ignore[arg-type]
+
+
+def test_samples_are_drawn_once_and_read_in_batches() -> None:
+    task = digits()
+    twice = [batches_of(task, 30, batch=20) for _ in range(2)]
+    assert same(*twice)
+    assert [len(y) for _, y in twice[0]["train"]] == [20, 10]
+    everything = batches_of(task, batch=60)["test"]
+    assert sum(len(y) for _, y in everything) == task.test_size
+    x, _ = task.test_batch(torch.arange(task.test_size))
+    assert torch.equal(torch.cat([x for x, _ in everything]), x)
+    with pytest.raises(UserError, match="0 samples"):
+        batches_of(task, 0)
+
+
+def test_a_run_that_diverges_goes_on_and_says_that_nothing_was_measured(tmp_path: Path) -> None:
+    execution = finished(tmp_path, "lambda_max:1:40,noise:1:40", lr=1e30, lr_warmup=0.0)
+    assert execution.folder.summary() is not None
+    last = [record for record in records(tmp_path) if record["step"] == STEPS]
+    assert [record["kind"] for record in last] == ["not measured"] * 2
+    assert all("curvature needs a finite loss" in record["why"] for record in last)

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import os
+import select
+import time
+
+import pytest
+
+from localsgd.train.launch import end_with, ending, say_last_words
+
+
+@pytest.mark.timeout(60)
+def test_a_child_ends_soon_after_its_parent() -> None:
+    """The child holds one end of a pipe, which is closed when it has gone."""
+    here, there = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        own = os.getpid()
+        if os.fork() == 0:
+            end_with(own)
+            os.write(there, b"!")
+            time.sleep(50)
+            os._exit(0)
+        os.read(here, 1)  # the child watches
+        os._exit(0)
+    os.close(there)
+    os.waitpid(parent, 0)
+    assert select.select([here], [], [], 20)[0]
+    assert os.read(here, 1) == b""
+    os.close(here)
+
+
+def test_a_text_of_another_process_cannot_steer_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ending, "_said", False)
+    monkeypatch.delenv(ending.ERROR_FILE, raising=False)
+    say_last_words("rank 1\x1b[2J is lost\x07")
+    say_last_words("and dropped")
+    assert capsys.readouterr().err == "rank 1?[2J is lost?\n"

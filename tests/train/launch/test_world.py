@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+
+from localsgd.errors import UserError
+from localsgd.train.launch.world import Store, World, find_world
+
+TORCHRUN = {
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "a",
+    "MASTER_PORT": "4000",
+}
+
+
+def test_one_process():
+    assert find_world({}) == World(0, 1, 0, 1)
+    one = {**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    assert find_world(one) == World()
+
+
+def test_torchrun_comes_before_slurm():
+    slurm = {"SLURM_PROCID": "0", "SLURM_NTASKS": "9"}
+    assert find_world({**TORCHRUN, **slurm}) == World(3, 4, 1, 2, Store("a", 4000, of_rank_0=True))
+
+
+def test_the_agents_store_outlives_rank_0():
+    store = find_world({**TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": "True"}).store
+    assert store == Store("a", 4000, of_rank_0=False)
+
+
+def test_srun():
+    slurm = {
+        "SLURM_PROCID": "1",
+        "SLURM_NTASKS": "2",
+        "SLURM_LOCALID": "1",
+        "SLURM_JOB_ID": "5",
+        "SLURM_JOB_NODELIST": "n1",
+    }
+    world = find_world(slurm)
+    assert world == World(1, 2, 1, 2, Store("127.0.0.1", 15_005, True), bound=True)
+    assert world.on_one_machine
+    several = {**slurm, "SLURM_TASKS_PER_NODE": "1(x2)", "SLURM_LOCALID": "0"}
+    world = find_world(several)
+    assert world == World(1, 2, 0, 1, Store("n1", 15_005, True), bound=True)
+    assert not world.on_one_machine
+    assert str(Store("::1", 5, True)) == "[::1]:5"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"MASTER_PORT": ""}, "MASTER_PORT not"),
+        ({"RANK": "4"}, "between 0 and its size - 1"),
+        ({"LOCAL_WORLD_SIZE": "x"}, "LOCAL_WORLD_SIZE='x' is not a number"),
+    ],
+)
+def test_half_an_environment_is_refused(change, message):
+    with pytest.raises(UserError, match=message):
+        find_world({**TORCHRUN, **change})
