@@ -17,7 +17,7 @@ SHOWN = ("docs", "deploy", "examples", "benchmarks", "experiments/results", "LIC
 SUFFIXES = {".md", ".png", ".svg", ".py", ".sh", ".yaml", ".toml", ".jsonl", ""}
 REFERENCE = {
     "localsgd": "The library: what `import localsgd` gives",
-    "localsgd.outer": "Outer optimizers",
+    "localsgd.averaging.outer": "Outer optimizers",
     "localsgd.reduce": "Reducers and compressors",
     "localsgd.wire": "Collectives: how tensors travel",
     "localsgd.inner": "Inner optimizers and gradient tools",

@@ -2,7 +2,7 @@
 
 Local SGD, post-local SGD and hierarchical local SGD (Lin et al. 2020), and what grew from them.
 
-Example:
+Examples:
     >>> import localsgd
     >>> localsgd.picture([localsgd.every(2), localsgd.every(2)], steps=8)
     '..1..2..1..2'

@@ -11,7 +11,7 @@ from typing import Any
 def dumps(value: Any, **options: Any) -> str:
     """`value` as JSON; numbers that are not finite are null.
 
-    Example:
+    Examples:
         >>> dumps({"loss": float("nan"), "steps": (1, 2)})
         '{"loss": null, "steps": [1, 2]}'
     """
@@ -24,7 +24,7 @@ def dumps(value: Any, **options: Any) -> str:
 def number(value: float | None) -> float:
     """A number as it was written; NaN for null.
 
-    Example:
+    Examples:
         >>> number(None)
         nan
     """

@@ -1,6 +1,6 @@
 """Numbers for people: bytes, seconds, counts and shares with their units.
 
-Example:
+Examples:
     >>> size(1_234_567), duration(200), count(24_066), percent(0.98333)
     ('1.2 MB', '3 min 20 s', '24,066', '98.3 %')
 """
@@ -22,7 +22,7 @@ def whole_number(text: str) -> int:
     Raises:
         ValueError: it is none, or beyond 64 bits.
 
-    Example:
+    Examples:
         >>> whole_number("-12")
         -12
     """
@@ -40,7 +40,7 @@ def decimal_number(text: str) -> float:
     Raises:
         ValueError: it is none.
 
-    Example:
+    Examples:
         >>> decimal_number("-1.5e3")
         -1500.0
     """

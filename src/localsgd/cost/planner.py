@@ -171,7 +171,7 @@ def largest_of(count: int) -> float:
 
     Within 0.03 of the exact value for every count (3: 0.846 exactly).
 
-    Example:
+    Examples:
         >>> round(largest_of(3), 2)
         0.87
     """

@@ -65,7 +65,7 @@ class LocalSGD(Wrapping):
     any step, `torch.amp.GradScaler`, deep copies (of model and optimizer together). Without
     `torch.distributed` there is one worker, and this is the inner optimizer.
 
-    Example:
+    Examples:
         >>> model = torch.nn.Linear(2, 1)
         >>> inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         >>> optimizer = LocalSGD(inner, model, local_steps=8)

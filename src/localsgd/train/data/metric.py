@@ -3,7 +3,7 @@
 A record names its metric: an evaluation has `test_accuracy` or `test_perplexity`, a summary the
 same and `best_` and `local_` beside it.
 
-Example:
+Examples:
     >>> ACCURACY.words(0.98333, 1), PERPLEXITY.words(86.5, 2)
     ('98.3 %', '86.50')
 """
