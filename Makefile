@@ -28,6 +28,7 @@ types: $(VENV)/dev
 docs: $(VENV)/docs
 	$(BIN)/python tools/site.py
 	$(BIN)/zensical build --strict --clean
+	$(BIN)/python tools/site.py check
 
 package: $(VENV)/release
 	rm -rf dist build/empty
