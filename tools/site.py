@@ -28,9 +28,12 @@ SHOWN = ("docs", "deploy", "examples", "benchmarks", "experiments/results", "LIC
 SUFFIXES = {".md", ".png", ".svg", ".py", ".sh", ".sbatch", ".yaml", ".toml", ".jsonl", ".cff", ""}
 REFERENCE = {
     "localsgd": "The library: what `import localsgd` gives",
+    "localsgd.schedule": "Schedules: when to average",
+    "localsgd.averaging": "Levels and topologies: who averages with whom",
     "localsgd.averaging.outer": "Outer optimizers",
     "localsgd.reduce": "Reducers and compressors",
     "localsgd.wire": "Collectives: how tensors travel",
+    "localsgd.testing": "Conformance checks for parts of your own",
     "localsgd.inner": "Inner optimizers and gradient tools",
     "localsgd.landscape": "How flat the loss is",
     "localsgd.cost": "What communication costs",
