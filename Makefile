@@ -31,7 +31,7 @@ docs: $(VENV)/docs
 	$(BIN)/python tools/site.py check
 
 package: $(VENV)/release
-	rm -rf dist build/empty
+	rm -rf dist
 	$(BIN)/validate-pyproject pyproject.toml
 	$(BIN)/python -m build --outdir dist
 	$(BIN)/twine check --strict dist/*
