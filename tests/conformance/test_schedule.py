@@ -14,8 +14,7 @@ import pytest
 import localsgd
 from localsgd.schedule.adaptive import cyclic, decreasing, qsr
 from localsgd.schedule.fixed import every, piecewise, post_local, warmup
-from localsgd.schedule.progress import Progress
-from localsgd.schedule.signals import seen_by
+from localsgd.schedule.progress import Progress, seen_by
 
 SCHEDULES: list[Any] = [
     every(1),
@@ -91,13 +90,12 @@ def test_remembers_nothing(schedule: Any) -> None:
 
 
 @every_schedule
-def test_step_only_says_what_is_so(schedule: Any) -> None:
+def test_sees_says_what_is_so(schedule: Any) -> None:
     others_matter = any(
         len({schedule(at(step, sight)) for sight in OTHER_SIGHTS}) > 1 for step in STEPS
     )
     others_matter |= lengths_where(schedule, 0.9) != lengths_where(schedule, 1.0)
     assert bool(seen_by(schedule)) is others_matter
-    assert getattr(schedule, "step_only", False) is not others_matter
 
 
 def lengths_where(schedule: Any, falling: float) -> list[int]:
