@@ -125,3 +125,18 @@ def outer_named(
     if name not in OUTERS:
         raise unknown_name("outer optimizer", name, OUTERS)
     return OUTERS[name](learning_rate, momentum, workers)
+
+
+def as_outer(given: object, workers: int) -> Outer | None:
+    """What a user gives as one: a name, an `Outer`, a partial of an optimizer, or None."""
+    if given is None or isinstance(given, Outer):
+        return given
+    if isinstance(given, str):
+        return outer_named(given, workers)
+    made = given.func if isinstance(given, partial) else None
+    if isinstance(given, partial) and isinstance(made, type) and issubclass(made, Optimizer):
+        return Outer(given)
+    raise UserError(
+        f'{given!r} is no outer optimizer; give a name such as "diloco", one of localsgd.outer, '
+        "functools.partial(torch.optim.SGD, lr=0.7, momentum=0.9), or None for plain averaging"
+    )

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from localsgd.averaging.delay import NO_DELAY, Delay
 from localsgd.averaging.inner_state import Rule, rules_of
-from localsgd.averaging.outer import Outer, outer_named
+from localsgd.averaging.outer import Outer, as_outer
 from localsgd.averaging.topology import Topology
 from localsgd.errors import UserError
 from localsgd.optimizer.consistency import described
@@ -99,7 +99,7 @@ def settings_of(
     blocks = _topology(topology, processes)
     schedules = _schedules(local_steps, blocks)
     means = tuple(map(_reducer, _by_level("reducer", reducer, blocks)))
-    steps = tuple(_outer(one, blocks.workers) for one in _by_level("outer", outer, blocks))
+    steps = tuple(as_outer(one, blocks.workers) for one in _by_level("outer", outer, blocks))
     plain = [mean.linear and step is None for mean, step in zip(means, steps, strict=True)]
     plain[-1] = plain[-1] and delay.none
     exact = len(list(itertools.takewhile(bool, plain)))
@@ -190,20 +190,6 @@ def _reducer(given: object) -> Reducer:
     raise UserError(
         f'{given!r} is no reducer; give a name such as "ef-sign", an object of localsgd.reduce, a '
         "compressor in CompressedMean(...), or None for the plain mean"
-    )
-
-
-def _outer(given: object, workers: int) -> Outer | None:
-    if given is None or isinstance(given, Outer):
-        return given
-    if isinstance(given, str):
-        return outer_named(given, workers)
-    made = given.func if isinstance(given, partial) else None
-    if isinstance(given, partial) and isinstance(made, type) and issubclass(made, Optimizer):
-        return Outer(given)
-    raise UserError(
-        f'{given!r} is no outer optimizer; give a name such as "diloco", one of localsgd.outer, '
-        "functools.partial(torch.optim.SGD, lr=0.7, momentum=0.9), or None for plain averaging"
     )
 
 
