@@ -6,7 +6,18 @@ where tensors lie in a vector that is compressed. `reducer_named` has them by na
 
 from localsgd.reduce.bfloat16 import BFloat16
 from localsgd.reduce.compressed import CompressedMean
-from localsgd.reduce.compressor import Codec, Compressor, Doubting, Keeping, NotFinite, Reading
+from localsgd.reduce.compressor import (
+    Codec,
+    Compressor,
+    Doubting,
+    Keeping,
+    NotFinite,
+    Reading,
+    check_dtype,
+    put,
+    scale_dtype,
+    take,
+)
 from localsgd.reduce.exact import ExactMean
 from localsgd.reduce.extents import Extent, Extents
 from localsgd.reduce.int8 import Int8
@@ -39,5 +50,9 @@ __all__ = [
     "Sign",
     "TopK",
     "Unsuitable",
+    "check_dtype",
+    "put",
     "reducer_named",
+    "scale_dtype",
+    "take",
 ]
