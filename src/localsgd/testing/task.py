@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from localsgd.errors import UserError
-from localsgd.testing.comparing import refused
+from localsgd.testing.comparing import near, refused
 from localsgd.train.data import models
 from localsgd.train.data.metric import metric_of
 from localsgd.train.data.task import Task, as_read
@@ -194,7 +194,7 @@ def _the_pieces_of_the_test_set_make_up_the_whole(task: Task, model: nn.Module) 
         targets = sum(task.test_batch(some)[1].numel() for some in batches)
         assert whole[2] == targets, f"judge() counts {whole[2]:g} targets of {targets}"
     parts = torch.stack([task.judge(model, some) for some in pieces.tensor_split(3)]).sum(0)
-    torch.testing.assert_close(parts, whole, rtol=1e-12, atol=0)
+    near(parts, whole, "parts of the test set do not add up to the whole")
 
 
 def _outputs(task: Task, model: nn.Module) -> tuple[Tensor, Tensor]:
@@ -221,7 +221,7 @@ def _the_loss_is_a_mean_over_samples(task: Task, model: nn.Module) -> None:
     output, targets = _outputs(task, model)
     singles = [task.loss(output[i : i + 1], targets[i : i + 1]) for i in range(5)]
     mean = torch.stack(singles).mean()
-    torch.testing.assert_close(task.loss(output, targets), mean, rtol=1e-12, atol=0)
+    near(task.loss(output, targets), mean, "the loss is not the mean over samples")
 
 
 def _correct_is_a_count_over_samples(task: Task, model: nn.Module) -> None:
