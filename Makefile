@@ -28,9 +28,10 @@ types: $(VENV)/dev
 docs: $(VENV)/docs
 	$(BIN)/python tools/site.py
 	$(BIN)/zensical build --strict --clean
+	$(BIN)/python tools/site.py check
 
 package: $(VENV)/release
-	rm -rf dist build/empty
+	rm -rf dist
 	$(BIN)/validate-pyproject pyproject.toml
 	$(BIN)/python -m build --outdir dist
 	$(BIN)/twine check --strict dist/*

@@ -30,7 +30,6 @@ class Qsr:
     lowest: int
     alpha: float
     highest: int = 256
-    step_only = False
 
     def __call__(self, progress: Progress) -> int:
         if progress.learning_rate is None:

@@ -2,9 +2,10 @@
 
 Local SGD, post-local SGD and hierarchical local SGD (Lin et al. 2020), and what grew from them.
 
->>> import localsgd
->>> localsgd.picture([localsgd.every(2), localsgd.every(2)], steps=8)
-'..1..2..1..2'
+Examples:
+    >>> import localsgd
+    >>> localsgd.picture([localsgd.every(2), localsgd.every(2)], steps=8)
+    '..1..2..1..2'
 """
 
 from localsgd.basics import starting  # noqa: F401, I001  # before torch, which takes seconds

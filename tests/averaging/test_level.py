@@ -158,10 +158,8 @@ def test_averaging_comes_in_two_parts() -> None:
         level.finish_average()
 
 
-class Halved:
+class Halved(Reducer):
     """A reducer that loses half of everything: not linear in the sense of a level."""
-
-    linear = False
 
     def __init__(self) -> None:
         self.count = 0

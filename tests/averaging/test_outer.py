@@ -10,9 +10,10 @@ from torch import Tensor
 
 from localsgd import outer
 from localsgd.averaging.level import Level
-from localsgd.averaging.outer import Outer
+from localsgd.averaging.outer import OUTERS, Outer, as_outer
 from localsgd.errors import UserError
 from localsgd.schedule.fixed import every
+from localsgd.testing import check_outer
 from localsgd.wire import InProcess
 from tests.cases import Case, carried_out, close
 
@@ -121,6 +122,11 @@ def test_diloco_by_hand() -> None:
 def test_any_optimizer_of_torch_may_be_the_outer_one() -> None:
     level, rows = level_of(10.0, Outer(lambda anchors: torch.optim.Adam(anchors, lr=0.25)))
     assert one_round(level, rows, [8.0, 6.0]) == pytest.approx(9.75, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in OUTERS if name != "average"])
+def test_conforms(name: str) -> None:
+    check_outer(as_outer(name, workers=3))
 
 
 @pytest.mark.parametrize("momentum", [-0.1, 1.0, 2.0])

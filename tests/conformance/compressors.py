@@ -17,19 +17,9 @@ from torch import Tensor
 
 from localsgd.reduce import BFloat16, Compressor, Int8, Sign, TopK
 from localsgd.reduce.extents import Extents
-from localsgd.rows.layout import Layout
+from localsgd.testing.comparing import LAYOUT, ROW, drawn, masked, updates
 
-LAYOUT = Layout.of(
-    [
-        ("weight", torch.empty(5, 9)),
-        ("bias", torch.empty(5)),
-        ("empty", torch.empty(0)),
-        ("scalar", torch.empty(())),
-        ("kernel", torch.empty(4, 3, 3, 3).contiguous(memory_format=torch.channels_last)),
-    ],
-    multiple=64,
-)
-ROW = Extents.of(LAYOUT)
+__all__ = ["LAYOUT", "ROW", "drawn", "masked", "updates"]
 FLOAT = {torch.float32: 4, torch.float64: 8}
 
 
@@ -42,13 +32,6 @@ def sign_by_tensor(x: Tensor, row: Extents) -> Tensor:
     for start, stop, _ in row.fragments:
         out[start:stop] = x[start:stop].abs().mean() * signs(x[start:stop])
     return out
-
-
-def masked(row: Extents) -> Tensor:
-    mask = torch.zeros(row.length, dtype=torch.bool)
-    for start, stop, _ in row.fragments:
-        mask[start:stop] = True
-    return mask
 
 
 def sign_by_row(x: Tensor, row: Extents) -> Tensor:
@@ -151,16 +134,3 @@ def int8_drawn(x: Tensor, draw: torch.Generator) -> Tensor:
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 every_dtype = pytest.mark.parametrize("dtype", FLOAT, ids=str)
 both_ways = pytest.mark.parametrize("way", ["gather", "two-phase"])
-
-
-def drawn(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:
-    draw = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=draw, dtype=torch.float64).to(dtype)
-
-
-def updates(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Rows `[*shape, n]` of the layout, of tensors of unlike sizes, zero between them."""
-    x = drawn(*shape, LAYOUT.length, seed=seed, dtype=dtype) * masked(ROW)
-    for size, (start, stop, _) in zip((1.0, 0.01, 5.0, 0.2), ROW.fragments, strict=True):
-        x[..., start:stop] *= size
-    return x

@@ -8,7 +8,6 @@ Shapes: G groups in all · M members of each · n, c scalars.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from unittest import mock
@@ -18,8 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from localsgd.testing import check_collective
+from localsgd.testing.collective import Seat
 from localsgd.wire import (
-    Collective,
     InProcess,
     Leaders,
     Metered,
@@ -31,20 +31,6 @@ from localsgd.wire import (
 )
 from localsgd.wire.metered import Entry
 from tests.distributed.harness import run
-
-
-@dataclass(frozen=True)
-class Seat:
-    """A collective as one process has it.
-
-    Args:
-        collective: under test.
-        groups, members: the numbers of those hosted here among all.
-    """
-
-    collective: Collective
-    groups: Sequence[int]
-    members: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -147,7 +133,6 @@ KINDS = [
 ]
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name.replace(" ", "-"))
-DTYPES = (torch.float32, torch.float64)
 
 
 def everywhere(kind: Kind, check: Callable[[Kind, Seat], None]) -> None:
@@ -173,60 +158,8 @@ def hosted(x: Tensor, seat: Seat) -> Tensor:
     return x[list(seat.groups)][:, list(seat.members)].clone()
 
 
-def check_sum(kind: Kind, seat: Seat) -> None:
-    for dtype, n in itertools.product(DTYPES, (8, 7, 1)):
-        x = whole(kind.groups, kind.members, n, dtype=dtype)
-        mine = hosted(x, seat)
-        total = seat.collective.sum(mine).wait()
-        assert total.dtype == dtype
-        assert torch.equal(total, x.sum(1)[list(seat.groups)])
-        assert total.data_ptr() == mine[:, 0].data_ptr(), "not in place"
-        assert total.shape == mine[:, 0].shape
-
-
-def check_gather(kind: Kind, seat: Seat) -> None:
-    for dtype in (*DTYPES, torch.uint8):
-        x = whole(kind.groups, kind.members, 5, dtype=dtype)
-        mine = hosted(x, seat)
-        gathered = seat.collective.gather(mine).wait()
-        assert gathered.dtype == dtype
-        assert torch.equal(gathered, x[list(seat.groups)])
-        assert torch.equal(mine, hosted(x, seat)), "the input was touched"
-
-
-def check_exchange(kind: Kind, seat: Seat) -> None:
-    for dtype in (*DTYPES, torch.uint8):
-        x = whole(kind.groups, kind.members, kind.members, 5, dtype=dtype)
-        mine = hosted(x, seat)
-        received = seat.collective.exchange(mine).wait()
-        assert received.dtype == dtype
-        assert torch.equal(received, hosted(x.transpose(1, 2), seat))
-        assert torch.equal(mine, hosted(x, seat)), "the input was touched"
-
-
-def check_exchange_of_padded_rows(kind: Kind, seat: Seat) -> None:
-    """Rows of a matrix that is wider than what is sent, as a slice of a row is."""
-    x = whole(kind.groups, kind.members, kind.members * 3 + 2)
-    wide = hosted(x, seat)
-    mine = wide[..., :-2].unflatten(-1, (kind.members, 3))
-    received = seat.collective.exchange(mine).wait()
-    sent = x[..., :-2].unflatten(-1, (kind.members, 3))
-    assert torch.equal(received, hosted(sent.transpose(1, 2), seat))
-
-
 def check_members(kind: Kind, seat: Seat) -> None:
     assert seat.collective.members == kind.members
-
-
-def check_waiting_twice(kind: Kind, seat: Seat) -> None:
-    x = whole(kind.groups, kind.members, 8)
-    calls: list[Pending[Tensor]] = [
-        seat.collective.sum(hosted(x, seat)),
-        seat.collective.gather(hosted(x, seat)),
-    ]
-    for expected, pending in zip((x.sum(1), x), calls, strict=True):
-        assert torch.equal(pending.wait(), expected[list(seat.groups)])
-        assert torch.equal(pending.wait(), expected[list(seat.groups)])
 
 
 def check_payload(kind: Kind, seat: Seat) -> None:
@@ -250,30 +183,18 @@ def check_payload(kind: Kind, seat: Seat) -> None:
     assert entry.seconds > 0
 
 
-@every_kind
-def test_sum(kind: Kind) -> None:
-    everywhere(kind, check_sum)
+def check_conforming(kind: Kind, seat: Seat) -> None:
+    check_collective(seat.collective, members=seat.members, groups=seat.groups)
 
 
 @every_kind
-def test_gather(kind: Kind) -> None:
-    everywhere(kind, check_gather)
-
-
-@every_kind
-def test_exchange(kind: Kind) -> None:
-    everywhere(kind, check_exchange)
-    everywhere(kind, check_exchange_of_padded_rows)
+def test_conforms(kind: Kind) -> None:
+    everywhere(kind, check_conforming)
 
 
 @every_kind
 def test_members(kind: Kind) -> None:
     everywhere(kind, check_members)
-
-
-@every_kind
-def test_calls_may_overlap_and_be_waited_for_twice(kind: Kind) -> None:
-    everywhere(kind, check_waiting_twice)
 
 
 @pytest.mark.parametrize("kind", BARE, ids=lambda kind: kind.name.replace(" ", "-"))

@@ -29,6 +29,7 @@ from localsgd.reduce import (
     Sign,
 )
 from localsgd.reduce.compressor import decode, encode
+from localsgd.testing.compressor import kept
 from localsgd.wire import Collective, InProcess, Metered, Pending
 from localsgd.wire.metered import Entry
 from tests.conformance.compressors import (
@@ -138,15 +139,6 @@ def test_two_phases_compress_the_mean_of_each_chunk_again(kind: Kind) -> None:
     reducer = CompressedMean(kind.compressor, way="two-phase", layout=LAYOUT)
     mean = reducer.reduce(x, None, InProcess(4)).wait()
     torch.testing.assert_close(mean, expected, rtol=1e-13, atol=1e-13)
-
-
-def kept(reducer: CompressedMean, n: int, members: int) -> Tensor:
-    """All memories of a group, as the sum of updates that they stand for: `[g, n]`."""
-    state = reducer.state()
-    total = state["error"].sum(1)
-    if "owner_error" in state:
-        total = total + members * state["owner_error"].flatten(1)[:, :n]
-    return total
 
 
 @pytest.mark.parametrize("kind", [*KINDS, STOCHASTIC], ids=lambda kind: kind.name)

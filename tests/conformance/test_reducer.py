@@ -7,7 +7,6 @@ Shapes: G groups in all · M members of each · n scalars, not always a multiple
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -28,6 +27,7 @@ from localsgd.reduce import (
     Sign,
     TopK,
 )
+from localsgd.testing.reducer import CHECKS
 from localsgd.wire import InProcess
 from tests.distributed.harness import run
 
@@ -156,32 +156,18 @@ def test_equal_weights_are_no_weights(kind: Kind) -> None:
 
 
 @every_reducer
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_conforms(kind: Kind, check: Callable[[Reducer], None]) -> None:
+    check(kind.make())
+
+
+@every_reducer
 def test_linear_is_true_to_its_word(kind: Kind) -> None:
     x, y = drawn(2, 4, 7), drawn(2, 4, 7, seed=9)
     together = reduced(kind, 2 * x - 3 * y)
     apart = 2 * reduced(kind, x) - 3 * reduced(kind, y)
     linear = bool(torch.allclose(together, apart, rtol=1e-13, atol=1e-13))
     assert linear is kind.make().linear
-
-
-@every_reducer
-def test_the_result_outlives_the_update(kind: Kind) -> None:
-    """The update is scratch, but what is returned may lie in its first member."""
-    x = drawn(2, 4, 7)
-    mine = x.clone()
-    mean = kind.make().reduce(mine, None, InProcess(4)).wait()
-    mine[:, 1:] = torch.nan
-    assert torch.equal(mean, reduced(kind, x))
-
-
-@every_reducer
-def test_state_moves_to_another(kind: Kind) -> None:
-    one, other = kind.make(), kind.make()
-    one.reduce(drawn(2, 4, 7), None, InProcess(4)).wait()
-    other.load(copy.deepcopy(one.state()))
-    first = one.reduce(drawn(2, 4, 7, seed=3), None, InProcess(4)).wait()
-    second = other.reduce(drawn(2, 4, 7, seed=3), None, InProcess(4)).wait()
-    assert torch.equal(first, second)
 
 
 @exact_ones

@@ -14,7 +14,7 @@ from localsgd import LocalSGD, UserError, outer, plateau, waiting_below
 from localsgd.averaging.placement import placement_of
 from localsgd.averaging.topology import Topology
 from localsgd.reduce import CompressedMean, ExactMean, PowerSgd, Sign
-from localsgd.reduce.reducer import bound_to_all
+from localsgd.reduce.by_row import bound_to_all
 from localsgd.rows.layout import Layout
 from localsgd.schedule.signals import Signals
 from tests.distributed.harness import run
@@ -99,7 +99,7 @@ def test_an_overflow_that_a_clip_hides_is_skipped_by_all() -> None:
 class Failing:
     """H = 2, until the step at which it can't say."""
 
-    step_only = True
+    sees = ()
 
     def __init__(self, step: int) -> None:
         self.step = step

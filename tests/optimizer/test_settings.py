@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 
 import localsgd
 from localsgd import UserError
+from localsgd.averaging.outer import OUTERS
 from localsgd.optimizer.settings import Settings, settings_of
-from localsgd.reduce import CompressedMean, ExactMean, Int8, MajorityVote, PowerSgd, Sign, TopK
+from localsgd.reduce import (
+    BFloat16,
+    CompressedMean,
+    ExactMean,
+    Int8,
+    MajorityVote,
+    PowerSgd,
+    Sign,
+    TopK,
+)
+from localsgd.reduce.named import REDUCERS
 from localsgd.rows.layout import Layout
+from localsgd.train.config.run import Compression, OuterName
 from localsgd.wire import InProcess
+
+momentum = localsgd.outer.block_momentum(0.5)
 
 
 def settings(processes: int = 4, **keywords: Any) -> Settings:
@@ -41,11 +55,68 @@ def test_levels_run_from_the_innermost_outwards() -> None:
     assert found.schedules == (localsgd.every(2), localsgd.warmup(8, 4))
 
 
+def test_one_value_is_the_outermost_level_s() -> None:
+    found = settings(local_steps=[2, 8], topology="2x2", reducer="ordered", outer="diloco")
+    assert found.reducers == (ExactMean(), localsgd.OrderedMean())
+    assert [one is None for one in found.outers] == [True, False]
+    flat = settings(local_steps=2, reducer=CompressedMean(Sign()), outer=None)
+    assert repr(flat.reducers) == repr((CompressedMean(Sign()),))
+
+
+def test_a_list_may_mix_names_and_objects() -> None:
+    found = settings(
+        local_steps=[2, 8], topology="2x2", reducer=["ordered", ExactMean()], outer=[momentum, None]
+    )
+    assert found.reducers == (localsgd.OrderedMean(), ExactMean())
+    assert found.outers == (momentum, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "reducer"),
+    [
+        ("none", ExactMean()),
+        ("exact", ExactMean()),
+        ("ordered", localsgd.OrderedMean()),
+        ("sign", CompressedMean(Sign(), feedback=False)),
+        ("ef-sign", CompressedMean(Sign())),
+        ("int8", CompressedMean(Int8())),
+        ("top-k", CompressedMean(TopK())),
+        ("bfloat16", CompressedMean(BFloat16())),
+        ("majority", MajorityVote()),
+        ("power-sgd", PowerSgd()),
+    ],
+)
+def test_a_name_is_described_as_the_object(name: str, reducer: Any) -> None:
+    found = [settings(reducer=one).described()["reducer"] for one in (name, reducer, [reducer])]
+    assert found[0] == found[1] == found[2]
+    assert name in REDUCERS
+
+
+@pytest.mark.parametrize(
+    ("name", "outer"),
+    [
+        ("average", None),
+        ("sgd", localsgd.outer.sgd()),
+        ("sgd", partial(torch.optim.SGD, lr=1.0, momentum=0.0, nesterov=False)),
+        ("block-momentum", localsgd.outer.block_momentum(0.3)),
+        ("slowmo", localsgd.outer.slowmo()),
+        ("bmuf", localsgd.outer.bmuf(4)),
+        ("diloco", localsgd.outer.diloco()),
+    ],
+)
+def test_an_outer_name_is_described_as_the_object(name: str, outer: Any) -> None:
+    found = [settings(outer=one).described()["outer"] for one in (name, outer)]
+    assert found[0] == found[1]
+    assert name in OUTERS
+
+
+def test_the_command_line_has_the_same_names() -> None:
+    assert {*get_args(Compression)} | {"exact", "ordered"} == set(REDUCERS)
+    assert set(get_args(OuterName)) == set(OUTERS)
+
+
 class Lossy(ExactMean):
     linear = False
-
-
-momentum = localsgd.outer.block_momentum(0.5)
 
 
 @pytest.mark.parametrize(
@@ -83,8 +154,15 @@ def test_levels_that_may_average_gradients(keywords: dict[str, Any], exact: int)
         ({"topology": 1.5}, "is not understood"),
         ({"delay": 4}, "delay=4 is no localsgd.Delay"),
         ({"inner_state": {"exp_avg": "average"}}, "is no text; write KEY=RULE"),
-        ({"reducer": "sign"}, "reducers='sign' is no list"),
-        ({"reducer": CompressedMean(Sign())}, "is no list; give one"),
+        (
+            {"reducer": "ef_sign"},
+            "unknown reducer 'ef_sign'; nearest: ef-sign. There are none, ",
+        ),
+        ({"outer": "dilco"}, "unknown outer optimizer 'dilco'; nearest: diloco. There are average"),
+        ({"reducer": Sign()}, "is no reducer; give a name such as .* CompressedMean"),
+        ({"outer": torch.optim.SGD}, "is no outer optimizer; .* functools.partial"),
+        ({"outer": partial(int)}, "is no outer optimizer; .* functools.partial"),
+        ({"outer": [["diloco"]]}, "is no outer optimizer"),
         ({"reducer": [Sign()]}, "is no reducer; .* compressor in CompressedMean"),
         ({"reducer": [CompressedMean]}, "is no reducer"),
         ({"outer": [torch.optim.SGD]}, "is no outer optimizer"),

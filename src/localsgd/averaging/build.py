@@ -15,7 +15,6 @@ from localsgd.averaging.outer import Outer
 from localsgd.averaging.placement import AnyLevel, HostedLevel, Placement, row_multiple
 from localsgd.reduce import Reducer
 from localsgd.reduce.compressor import scale_dtype
-from localsgd.reduce.reducer import part_of
 from localsgd.wire import (
     Entry,
     Ledger,
@@ -66,7 +65,7 @@ def build_levels(
         def make_part(part: Tensor, start: int, stop: int) -> Level:
             reducer = reducers[level] if reducers else None
             if reducer is not None and (not counted or part.shape != members.shape):
-                reducer = part_of(reducer, start, stop)  # with a memory of its own
+                reducer = reducer.part(start, stop)  # with a memory of its own
             own = spare and spare.within(start, stop)
             return Level(part, collective, reducer=reducer, outer=outer, spare=own, **options)
 

@@ -44,24 +44,36 @@ class Spare:
 
 
 class Averaging(Protocol):
-    """What the core loop asks of a level."""
+    """What the core loop asks of a level.
+
+    Between `average` and `share` the members are scratch. All processes of a group call the same in
+    the same order.
+    """
 
     @property
     def may_differ(self) -> bool:
         """Whether members may differ although they have just averaged (see `delay.py`)."""
         ...
 
-    def average(self) -> None: ...
+    def average(self) -> None:
+        """anchor <- outer(anchor, mean_k C(anchor - w_k))."""
+        ...
 
-    def share(self) -> None: ...
+    def share(self) -> None:
+        """w_k <- anchor, for every member hosted here."""
+        ...
 
     def final_average(self) -> None:
         """The last sync: like `average`, with nothing left under way."""
         ...
 
-    def catch_up(self) -> None: ...
+    def catch_up(self) -> None:
+        """anchor <- w_k, where the members have stayed equal without averaging here."""
+        ...
 
-    def begin_round(self, learning_rate: float) -> None: ...
+    def begin_round(self, learning_rate: float) -> None:
+        """Tells the level the inner learning rate at the first local step of its round."""
+        ...
 
 
 class Level:
@@ -183,7 +195,7 @@ class Level:
         try:
             yield
         except BaseException:
-            own = getattr(self.reducer, "only_reads", False) and self.weights is None
+            own = self.reducer.only_reads and self.weights is None
             if not self.plain and own:
                 torch.sub(self.anchor.unsqueeze(1), self.members, out=self.members)
             elif not self.plain:

@@ -7,7 +7,7 @@ without an anchor to keep.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from localsgd.errors import UserError
+from localsgd.errors import UserError, unknown_name
 from localsgd.inner.validation import check_momentum
 
 
@@ -90,3 +90,53 @@ def diloco(learning_rate: float = 0.7, momentum: float = 0.9) -> Outer:
     Its inner optimizer is AdamW.
     """
     return sgd(learning_rate, momentum, nesterov=True)
+
+
+def _or(value: float | None, usual: float) -> float:
+    return usual if value is None else value
+
+
+OUTERS: Mapping[str, Callable[[float | None, float | None, int], Outer | None]] = {
+    "average": lambda lr, momentum, workers: average,
+    "sgd": lambda lr, momentum, workers: sgd(_or(lr, 1.0), _or(momentum, 0.0)),
+    "block-momentum": lambda lr, momentum, workers: block_momentum(
+        _or(momentum, 0.3), _or(lr, 1.0)
+    ),
+    "slowmo": lambda lr, momentum, workers: slowmo(_or(momentum, 0.5), _or(lr, 1.0)),
+    "bmuf": lambda lr, momentum, workers: bmuf(workers, momentum, _or(lr, 1.0)),
+    "diloco": lambda lr, momentum, workers: diloco(_or(lr, 0.7), _or(momentum, 0.9)),
+}
+"""By name, from learning rate, momentum (None: the usual one) and the number of workers."""
+
+
+def outer_named(
+    name: str,
+    workers: int,
+    *,
+    learning_rate: float | None = None,
+    momentum: float | None = None,
+) -> Outer | None:
+    """The outer optimizer of that name.
+
+    Args:
+        workers: K, by which `bmuf` chooses its momentum.
+        learning_rate, momentum: its usual ones where not given.
+    """
+    if name not in OUTERS:
+        raise unknown_name("outer optimizer", name, OUTERS)
+    return OUTERS[name](learning_rate, momentum, workers)
+
+
+def as_outer(given: object, workers: int) -> Outer | None:
+    """What a user gives as one: a name, an `Outer`, a partial of an optimizer, or None."""
+    if given is None or isinstance(given, Outer):
+        return given
+    if isinstance(given, str):
+        return outer_named(given, workers)
+    made = given.func if isinstance(given, partial) else None
+    if isinstance(given, partial) and isinstance(made, type) and issubclass(made, Optimizer):
+        return Outer(given)
+    raise UserError(
+        f'{given!r} is no outer optimizer; give a name such as "diloco", one of localsgd.outer, '
+        "functools.partial(torch.optim.SGD, lr=0.7, momentum=0.9), or None for plain averaging"
+    )

@@ -11,8 +11,9 @@ from typing import Any
 def dumps(value: Any, **options: Any) -> str:
     """`value` as JSON; numbers that are not finite are null.
 
-    >>> dumps({"loss": float("nan"), "steps": (1, 2)})
-    '{"loss": null, "steps": [1, 2]}'
+    Examples:
+        >>> dumps({"loss": float("nan"), "steps": (1, 2)})
+        '{"loss": null, "steps": [1, 2]}'
     """
     try:
         return json.dumps(value, allow_nan=False, **options)
@@ -23,8 +24,9 @@ def dumps(value: Any, **options: Any) -> str:
 def number(value: float | None) -> float:
     """A number as it was written; NaN for null.
 
-    >>> number(None)
-    nan
+    Examples:
+        >>> number(None)
+        nan
     """
     return math.nan if value is None else value
 

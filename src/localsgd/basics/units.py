@@ -1,7 +1,8 @@
 """Numbers for people: bytes, seconds, counts and shares with their units.
 
->>> size(1_234_567), duration(200), count(24_066), percent(0.98333)
-('1.2 MB', '3 min 20 s', '24,066', '98.3 %')
+Examples:
+    >>> size(1_234_567), duration(200), count(24_066), percent(0.98333)
+    ('1.2 MB', '3 min 20 s', '24,066', '98.3 %')
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ def whole_number(text: str) -> int:
     Raises:
         ValueError: it is none, or beyond 64 bits.
 
-    >>> whole_number("-12")
-    -12
+    Examples:
+        >>> whole_number("-12")
+        -12
     """
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not (digits.isascii() and digits.isdecimal()):
@@ -38,8 +40,9 @@ def decimal_number(text: str) -> float:
     Raises:
         ValueError: it is none.
 
-    >>> decimal_number("-1.5e3")
-    -1500.0
+    Examples:
+        >>> decimal_number("-1.5e3")
+        -1500.0
     """
     value = float(text) if text.isascii() and "_" not in text else math.nan
     if not math.isfinite(value):

@@ -28,8 +28,9 @@ def syncs(samples: int, workers: int, batch: int, local_steps: int, block_steps:
 
     Within 16 steps of H H^b = 16 the blocks average 16 / H - 1 times, all workers once:
 
-    >>> [syncs(16, 1, 1, h, 16 // h).inside for h in (1, 2, 4, 8, 16)]
-    [15, 7, 3, 1, 0]
+    Examples:
+        >>> [syncs(16, 1, 1, h, 16 // h).inside for h in (1, 2, 4, 8, 16)]
+        [15, 7, 3, 1, 0]
 
     Args:
         samples: N, of all workers and epochs together.

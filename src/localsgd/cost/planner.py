@@ -171,8 +171,9 @@ def largest_of(count: int) -> float:
 
     Within 0.03 of the exact value for every count (3: 0.846 exactly).
 
-    >>> round(largest_of(3), 2)
-    0.87
+    Examples:
+        >>> round(largest_of(3), 2)
+        0.87
     """
     if count == 1:
         return 0.0

@@ -15,7 +15,7 @@ def compact(state: Any) -> Any:
     `LocalSGD` moves parameters into rows, and `torch.save` writes all memory that a tensor lies in:
     `torch.save(model.head.state_dict(), path)` would write the whole model.
 
-    Example:
+    Examples:
         >>> row = torch.zeros(1000)
         >>> compact({"weight": row[:2]})["weight"].untyped_storage().nbytes()
         8

@@ -18,7 +18,6 @@ from torch.optim import Optimizer
 
 from localsgd.averaging.delay import NO_DELAY, Delay
 from localsgd.averaging.inner_state import InnerStates
-from localsgd.averaging.outer import Outer
 from localsgd.averaging.placement import Placement, placement_of, row_multiple
 from localsgd.averaging.topology import Topology
 from localsgd.errors import UserError
@@ -36,6 +35,8 @@ from localsgd.optimizer.settings import (
     AverageWhat,
     LocalSteps,
     NotFinite,
+    OuterChoice,
+    ReducerChoice,
     Settings,
     patience,
     settings_of,
@@ -45,7 +46,6 @@ from localsgd.optimizer.together import Together
 from localsgd.optimizer.untrained import Untrained
 from localsgd.optimizer.wrapping import Wrapping
 from localsgd.optimizer.written import written_forward
-from localsgd.reduce import Reducer
 from localsgd.rows.model_rows import Row, rows_of
 from localsgd.schedule.observations import Observations
 from localsgd.schedule.rounds import Position
@@ -65,7 +65,7 @@ class LocalSGD(Wrapping):
     any step, `torch.amp.GradScaler`, deep copies (of model and optimizer together). Without
     `torch.distributed` there is one worker, and this is the inner optimizer.
 
-    Example:
+    Examples:
         >>> model = torch.nn.Linear(2, 1)
         >>> inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         >>> optimizer = LocalSGD(inner, model, local_steps=8)
@@ -86,8 +86,12 @@ class LocalSGD(Wrapping):
         average: `"models"` averages models after the step (the paper); `"gradients"` averages
             gradients before it at levels that have averaged after every step so far, so that
             momenta are shared; `"auto"` does the second where it can.
-        reducer: how updates become their mean, one for each level; `None` is the exact mean.
-        outer: what happens to the mean update, one for each level; `None` is plain averaging.
+        reducer: how updates become their mean: a name as on the command line (`"ef-sign"`), an
+            object of `localsgd.reduce`, or `None` for the exact mean. One value is the outermost
+            level's, and the levels inside take the exact mean; a list has one for each level.
+        outer: what happens to the mean update: a name (`"diloco"`), one of `localsgd.outer`, a
+            `functools.partial` of any `torch.optim` optimizer, or `None` for plain averaging. One
+            value is the outermost level's; a list has one for each level.
         delay: of the outermost level's syncs: means that are applied later, fragments of the
             model that synchronise in turns.
         inner_state: what becomes of the inner optimizer's state where models are averaged at the
@@ -115,8 +119,8 @@ class LocalSGD(Wrapping):
         local_steps: LocalSteps,
         topology: str | int | Topology | DeviceMesh | None = None,
         average: AverageWhat = "auto",
-        reducer: Sequence[Reducer | None] | None = None,
-        outer: Sequence[Outer | None] | None = None,
+        reducer: ReducerChoice | Sequence[ReducerChoice] = None,
+        outer: OuterChoice | Sequence[OuterChoice] = None,
         delay: Delay = NO_DELAY,
         inner_state: str = "",
         start: Start = "check",

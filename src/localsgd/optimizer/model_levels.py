@@ -14,7 +14,7 @@ from localsgd.averaging.delay import Fragmented
 from localsgd.averaging.level import Blocks, Level, Spare, average_and_share, final_sync
 from localsgd.averaging.placement import Placement
 from localsgd.optimizer.settings import Settings
-from localsgd.reduce.reducer import bound_to_all
+from localsgd.reduce.by_row import bound_to_all
 from localsgd.rows.model_rows import Row
 from localsgd.wire import Ledger
 

@@ -6,24 +6,30 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Literal, TypeAlias
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
+from torch.optim import Optimizer
 
 from localsgd.averaging.delay import NO_DELAY, Delay
 from localsgd.averaging.inner_state import Rule, rules_of
-from localsgd.averaging.outer import Outer
+from localsgd.averaging.outer import Outer, as_outer
 from localsgd.averaging.topology import Topology
 from localsgd.errors import UserError
 from localsgd.optimizer.consistency import described
-from localsgd.reduce import ExactMean, Reducer
+from localsgd.reduce import ExactMean, Reducer, reducer_named
 from localsgd.schedule.fixed import every, length_of
 from localsgd.schedule.progress import Progress, Schedule, checked_length
 
 AverageWhat: TypeAlias = Literal["auto", "models", "gradients"]
 NotFinite: TypeAlias = Literal["error", "leave_out"]
 LocalSteps: TypeAlias = int | Schedule | Sequence[int | Schedule]
+ReducerChoice: TypeAlias = Reducer | str | None
+"""A reducer, its name, or None for the exact mean."""
+OuterChoice: TypeAlias = Outer | partial[Optimizer] | str | None
+"""An outer optimizer, a `torch.optim` partial, a name, or None for plain averaging."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +84,8 @@ def settings_of(
     local_steps: LocalSteps,
     topology: str | int | Topology | DeviceMesh | None,
     average: AverageWhat,
-    reducer: Sequence[Reducer | None] | None,
-    outer: Sequence[Outer | None] | None,
+    reducer: ReducerChoice | Sequence[ReducerChoice],
+    outer: OuterChoice | Sequence[OuterChoice],
     delay: Delay = NO_DELAY,
     inner_state: str = "",
     not_finite: NotFinite = "error",
@@ -92,10 +98,8 @@ def settings_of(
     _check_kinds(delay, inner_state)
     blocks = _topology(topology, processes)
     schedules = _schedules(local_steps, blocks)
-    chosen = _by_level("reducer", reducer, blocks)
-    means = tuple(ExactMean() if reducer is None else reducer for reducer in chosen)
-    steps = _by_level("outer", outer, blocks)
-    _check_entries(means, steps)
+    means = tuple(map(_reducer, _by_level("reducer", reducer, blocks)))
+    steps = tuple(as_outer(one, blocks.workers) for one in _by_level("outer", outer, blocks))
     plain = [mean.linear and step is None for mean, step in zip(means, steps, strict=True)]
     plain[-1] = plain[-1] and delay.none
     exact = len(list(itertools.takewhile(bool, plain)))
@@ -116,21 +120,6 @@ def _check_kinds(delay: object, inner_state: object) -> None:
             f"inner_state={inner_state!r} is no text; write KEY=RULE, such as "
             '"exp_avg=average,exp_avg_sq=average:4"'
         )
-
-
-def _check_entries(reducers: Sequence[object], outers: Sequence[object]) -> None:
-    for reducer in reducers:
-        if not hasattr(reducer, "reduce") or isinstance(reducer, type):
-            raise UserError(
-                f"{reducer!r} is no reducer; give an object of localsgd.reduce, a compressor in "
-                "CompressedMean(...), or None for the plain mean"
-            )
-    for outer in outers:
-        if outer is not None and not isinstance(outer, Outer):
-            raise UserError(
-                f"{outer!r} is no outer optimizer; give one of localsgd.outer, such as "
-                "outer.sgd(0.7, momentum=0.9), or None for plain averaging"
-            )
 
 
 def _topology(given: str | int | Topology | DeviceMesh | None, processes: int) -> Topology:
@@ -178,20 +167,30 @@ def _schedules(local_steps: LocalSteps, topology: Topology) -> tuple[Schedule, .
     return tuple(s if callable(s) else every(checked_length(s, "local_steps")) for s in given)
 
 
-def _by_level(name: str, given: Sequence | None, topology: Topology) -> tuple:
-    if given is None:
-        return (None,) * topology.levels
+def _by_level(name: str, given: object, topology: Topology) -> list[object]:
+    """A list with an entry for each level; one value is the outermost level's."""
     if not isinstance(given, Sequence) or isinstance(given, str):
-        raise UserError(
-            f"{name}={given!r} is no list; give one with an entry for each level, such as "
-            f"{name}=[...], None for the plain mean"
-        )
+        return [*[None] * (topology.levels - 1), given]
     if len(given) != topology.levels:
         raise UserError(
             f"{name} has {len(given)} entries for the {topology.levels} levels of topology "
-            f"{topology}; give one for each, innermost first, None for the plain mean"
+            f"{topology}; give one for each, innermost first, None for the plain mean, or one "
+            "value without a list for the outermost level"
         )
-    return tuple(given)
+    return list(given)
+
+
+def _reducer(given: object) -> Reducer:
+    if given is None:
+        return ExactMean()
+    if isinstance(given, str):
+        return reducer_named(given)
+    if isinstance(given, Reducer) and not isinstance(given, type):
+        return given
+    raise UserError(
+        f'{given!r} is no reducer; give a name such as "ef-sign", an object of localsgd.reduce, a '
+        "compressor in CompressedMean(...), or None for the plain mean"
+    )
 
 
 def _check_gradients(schedules: Sequence[Schedule], exact: int) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from localsgd.reduce.compressor import check_dtype, put, take
+from localsgd.reduce.compressor import Compressor, check_dtype, put, take
 from localsgd.reduce.extents import Extents
 
 BLOCK = 1 << 16
@@ -24,11 +24,8 @@ SIZE, INFINITY = 0x7FFF, 0x7F80
 
 
 @dataclass(frozen=True)
-class BFloat16:
+class BFloat16(Compressor):
     """Rounding to bfloat16, 2 bytes a scalar."""
-
-    unbiased = False
-    seed = None
 
     def codec(self, fragments: Extents, dtype: torch.dtype) -> BFloat16Codec:
         check_dtype(dtype)

@@ -41,6 +41,7 @@ from localsgd.reduce.compressor import (
 )
 from localsgd.reduce.extents import Extents, parts
 from localsgd.reduce.memory import check_saved, memory_at, places_of, refusal
+from localsgd.reduce.reducer import Reducer
 from localsgd.rows.layout import Layout
 from localsgd.wire.collective import Collective, Pending
 
@@ -84,7 +85,7 @@ class Chunk(NamedTuple):
         return self.codec, payload[: self.codec.size]
 
 
-class CompressedMean:
+class CompressedMean(Reducer):
     """Reduces updates to the mean of their compressed selves.
 
     Args:
@@ -98,7 +99,6 @@ class CompressedMean:
     [g, m]`, its number among the M, which it learns at the first sync.
     """
 
-    linear = False
     only_reads = True  # unless there are weights
 
     def __init__(

@@ -10,6 +10,7 @@ Shapes: n scalars of a vector · c bytes of its payload · P payloads.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from functools import cache
 from typing import Protocol, TypeGuard, runtime_checkable
@@ -110,18 +111,19 @@ def _has(kind: type[object], protocol: type[object]) -> bool:
 
 
 class Compressor(Protocol):
-    """A way to write a vector in fewer bytes.
-
-    `unbiased` says that what a payload stands for is, in the mean over draws, the vector. `seed` is
-    of the draws, and None for compressors that draw nothing.
-    """
+    """A way to write a vector in fewer bytes. `repr` must tell its settings."""
 
     @property
-    def unbiased(self) -> bool: ...
+    def unbiased(self) -> bool:
+        """Whether what a payload stands for is, in the mean over draws, the vector."""
+        return False
 
     @property
-    def seed(self) -> int | None: ...
+    def seed(self) -> int | None:
+        """Of the draws; None for compressors that draw nothing."""
+        return None
 
+    @abstractmethod
     def codec(self, fragments: Extents, dtype: torch.dtype) -> Codec:
         """For vectors of `dtype` with tensors at `fragments`."""
         ...

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
 from localsgd.reduce.compressor import scale_dtype
 from localsgd.reduce.ordered import OrderedMean
+from localsgd.reduce.reducer import Reducer
 from localsgd.wire.collective import Collective, Pending
 
 
 @dataclass(frozen=True)
-class ExactMean:
+class ExactMean(Reducer):
     """mean_k of the updates, in place, in whatever order the wire sums.
 
     The mean of equal updates is theirs to the bit where M is a power of two, and to a rounding for
@@ -33,9 +33,3 @@ class ExactMean:
         if collective.members == 1:
             return Pending.done(update[:, 0])
         return collective.sum(update).then(lambda total: total.div_(collective.members))
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def load(self, state: dict[str, Any]) -> None:
-        pass

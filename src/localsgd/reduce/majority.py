@@ -12,7 +12,6 @@ Shapes: g groups · M members · n scalars of a row · s scales · c bytes of a 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,13 +19,14 @@ from torch import Tensor
 from localsgd.reduce.compressor import encode, first_fault, scale_dtype
 from localsgd.reduce.extents import Extents
 from localsgd.reduce.memory import refusal
+from localsgd.reduce.reducer import Reducer
 from localsgd.reduce.sign import Sign, SignCodec
 from localsgd.rows.layout import Layout
 from localsgd.wire.collective import Collective, Pending
 
 
 @dataclass(frozen=True)
-class MajorityVote:
+class MajorityVote(Reducer):
     """The sign that most members have, scaled by the mean of their scales; payloads are gathered.
 
     Args:
@@ -37,7 +37,6 @@ class MajorityVote:
     sign: Sign = field(default_factory=Sign)
     layout: Layout | Extents | None = field(default=None, repr=False)
 
-    linear = False
     only_reads = True
 
     def reduce(
@@ -77,12 +76,6 @@ class MajorityVote:
         """One for scalars `[start, stop)` of the row."""
         fragments = self._fragments
         return replace(self, layout=fragments and fragments.part(start, stop))
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def load(self, state: dict[str, Any]) -> None:
-        pass
 
 
 def _vote(codec: SignCodec, payloads: Tensor, result: Tensor) -> None:

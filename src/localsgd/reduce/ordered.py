@@ -11,12 +11,12 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from localsgd.reduce.compressor import scale_dtype
+from localsgd.reduce.reducer import Reducer
 from localsgd.wire.collective import Collective, Pending
 
 PIECE = 1 << 23
@@ -26,7 +26,7 @@ beside the row stays small.
 
 
 @dataclass(frozen=True)
-class OrderedMean:
+class OrderedMean(Reducer):
     """mean_k of the updates, summed as ((x_1 + x_2) + x_3) + ... by the owner of each chunk.
 
     Half precision is summed in float32 and rounded once, so that the mean of equal updates is
@@ -52,12 +52,6 @@ class OrderedMean:
             if under_way is None
             else under_way.then(lambda _: update[:, 0])
         )
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def load(self, state: dict[str, Any]) -> None:
-        pass
 
 
 def _pieces(update: Tensor, members: int) -> Iterator[Tensor]:

@@ -72,7 +72,7 @@ class Plan:
         return Plan(tuple(matrices), tuple(plain))
 
 
-class PowerSgd:
+class PowerSgd(Reducer):
     """Reduces updates to the mean of their projections on a few directions, with error feedback.
 
     Args:
@@ -84,8 +84,6 @@ class PowerSgd:
 
     State by member: `error [g, m, n]`; `q [g, m, sum of r · columns]`, the same for all of a group.
     """
-
-    linear = False
 
     def __init__(
         self,

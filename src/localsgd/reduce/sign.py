@@ -24,6 +24,7 @@ from torch import Tensor
 from localsgd.errors import UserError
 from localsgd.reduce.bits import pack_signs
 from localsgd.reduce.compressor import (
+    Compressor,
     check_dtype,
     first_not_finite,
     maybe_not_finite,
@@ -36,7 +37,7 @@ from localsgd.reduce.spans import AT_ONCE, Block, Span, spans
 
 
 @dataclass(frozen=True)
-class Sign:
+class Sign(Compressor):
     """The scaled sign.
 
     Args:
@@ -45,9 +46,6 @@ class Sign:
     """
 
     scales: Literal["tensor", "row"] | int = "tensor"
-
-    unbiased = False
-    seed = None
 
     def __post_init__(self) -> None:
         valid = self.scales in ("tensor", "row")

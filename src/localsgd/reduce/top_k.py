@@ -17,6 +17,7 @@ from torch import Tensor
 from localsgd.errors import UserError
 from localsgd.reduce.bits import pack, unpack
 from localsgd.reduce.compressor import (
+    Compressor,
     check_dtype,
     first_not_finite,
     maybe_not_finite,
@@ -30,7 +31,7 @@ INDEX = torch.int32
 
 
 @dataclass(frozen=True)
-class TopK:
+class TopK(Compressor):
     """Keeps the largest scalars of a vector.
 
     Args:
@@ -38,9 +39,6 @@ class TopK:
     """
 
     fraction: float = 0.01
-
-    unbiased = False
-    seed = None
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:

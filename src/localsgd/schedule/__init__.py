@@ -7,14 +7,16 @@ workers is averaged before a schedule sees it.
 
 from localsgd.schedule.adaptive import adacomm, cyclic, decreasing, plateau, qsr, waiting_below
 from localsgd.schedule.fixed import every, piecewise, post_local, warmup
-from localsgd.schedule.progress import Progress, Schedule, epochs, fraction
+from localsgd.schedule.progress import Observing, Progress, Schedule, Sight, epochs, fraction
 from localsgd.schedule.rounds import Position, Round, picture, rounds
 
 __all__ = [
+    "Observing",
     "Position",
     "Progress",
     "Round",
     "Schedule",
+    "Sight",
     "adacomm",
     "cyclic",
     "decreasing",

@@ -135,7 +135,7 @@ class Decreasing:
     start: int
     period: int
     factor: float
-    step_only = True
+    sees = ()
 
     def __call__(self, progress: Progress) -> int:
         length = self.start * self.factor ** (progress.step // self.period)
@@ -244,7 +244,7 @@ class Cyclic:
     local_steps: int
     period: int
     first: int
-    step_only = True
+    sees = ()
 
     def __call__(self, progress: Progress) -> int:
         if progress.step % self.period < self.first:

@@ -12,8 +12,8 @@ average", and nothing else in the package decides when anything is averaged.
 
 Schedules are frozen values: they compare, print and can be kept in a configuration. A new one is a
 callable of the same shape; everything that it remembers it writes into `Progress.memory`, so that a
-resumed run goes on as if undisturbed. One that looks at the step alone says so with `step_only =
-True`: it can be drawn, and needs nothing from the other workers. Schedules that judge by the run
+resumed run goes on as if undisturbed. One that looks at the step alone says so with `sees = ()`:
+it can be drawn, and needs nothing from the other workers. Schedules that judge by the run
 itself are in `adaptive.py`.
 """
 
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from localsgd.errors import UserError
-from localsgd.schedule.progress import Progress, Schedule, checked_length, is_whole
+from localsgd.schedule.progress import Progress, Schedule, Sight, checked_length, is_whole
 
 After: TypeAlias = int | Literal["first_decay"]
 
@@ -55,7 +55,7 @@ class Every:
     """H at all times. Made by `every`."""
 
     local_steps: int
-    step_only = True
+    sees = ()
 
     def __call__(self, progress: Progress) -> int:
         return self.local_steps
@@ -76,8 +76,8 @@ class PostLocal:
     after: After
 
     @property
-    def step_only(self) -> bool:
-        return self.after != "first_decay"
+    def sees(self) -> tuple[Sight, ...]:
+        return ("learning_rate",) if self.after == "first_decay" else ()
 
     def __call__(self, progress: Progress) -> int:
         if self.after == "first_decay":
@@ -115,7 +115,7 @@ class Warmup:
     local_steps: int
     period: int
     shape: WarmupShape
-    step_only = True
+    sees = ()
 
     def __call__(self, progress: Progress) -> int:
         if progress.step >= self.period:
@@ -151,7 +151,7 @@ class Piecewise:
 
     starts: tuple[int, ...]
     lengths: tuple[int, ...]
-    step_only = True
+    sees = ()
 
     def __call__(self, progress: Progress) -> int:
         return self.lengths[bisect_right(self.starts, progress.step) - 1]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
 from localsgd.errors import UserError
 
@@ -44,7 +43,48 @@ class Progress:
     memory: dict[str, float] = field(default_factory=dict)
 
 
-Schedule: TypeAlias = Callable[[Progress], int]
+class Schedule(Protocol):
+    """H(t): the length of the next round, 1 or more, from what the run has come to.
+
+    Any function of one `Progress` is a schedule. What it remembers it writes into
+    `Progress.memory`, which is saved with the run; it must give the same H on all workers, and so
+    use nothing that differs between them. A class that says what it looks at is `Observing`.
+    """
+
+    def __call__(self, progress: Progress, /) -> int: ...
+
+
+Sight: TypeAlias = Literal["learning_rate", "loss", "waited"]
+"""What workers tell each other at a sync: `learning_rate` is that field and `decayed`, `loss` is
+that field, and `waited` is `waited_seconds` and `seconds`.
+"""
+BY_DEFAULT: tuple[Sight, ...] = ("learning_rate",)
+
+
+@runtime_checkable
+class Observing(Schedule, Protocol):
+    """A schedule that says what it looks at; inherit from it, or have a `sees` of your own.
+
+    Workers tell each other nothing that no schedule looks at. `sees = ()` is a schedule of the step
+    alone. A function without `sees` is taken to look at the learning rate, as this base does.
+    """
+
+    @property
+    def sees(self) -> tuple[Sight, ...]:
+        return BY_DEFAULT
+
+
+def seen_by(schedule: Schedule) -> tuple[Sight, ...]:
+    """What a schedule looks at beside the step, checked."""
+    if not isinstance(schedule, Observing):
+        return BY_DEFAULT
+    known = get_args(Sight)
+    if not isinstance(schedule.sees, tuple) or not set(schedule.sees) <= set(known):
+        raise UserError(
+            f"the schedule {schedule!r} has sees = {schedule.sees!r}; give a tuple of "
+            f"{', '.join(known)}, or () if it looks at the step alone"
+        )
+    return schedule.sees
 
 
 def epochs(number: float, steps_per_epoch: int) -> int:

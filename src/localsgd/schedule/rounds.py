@@ -57,9 +57,7 @@ class Position:
             now = progress()
             for level, schedule in enumerate(schedules):
                 if self.left[level] == 0:
-                    seen = now
-                    if not getattr(schedule, "step_only", False):
-                        seen = replace(now, memory=self.memories[level])
+                    seen = replace(now, memory=self.memories[level])
                     self.lengths[level] = self.left[level] = length_of(schedule, seen)
         self.depth = 1 + _ones(self.left, first=1)
         self.lockstep = min(self.lockstep, _ones(self.lengths))

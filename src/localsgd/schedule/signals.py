@@ -18,7 +18,7 @@ from torch import Tensor
 
 from localsgd.basics.strict_json import number
 from localsgd.errors import UserError
-from localsgd.schedule.progress import Progress, Schedule
+from localsgd.schedule.progress import Progress, Schedule, seen_by
 from localsgd.wire import Collective, Pending
 
 SMALL_FALLS = 3
@@ -234,12 +234,3 @@ class Signals:
             rows = [list(map(number, row)) for row in coming]
             received = torch.tensor(rows, dtype=torch.float64)
             self._coming = Late(Pending.done(received), received.device)
-
-
-def seen_by(schedule: Schedule) -> tuple[str, ...]:
-    """What a schedule looks at beside the step: as it says in `sees`, else the learning rate, which
-    all can see.
-    """
-    if getattr(schedule, "step_only", False):
-        return ()
-    return getattr(schedule, "sees", ("learning_rate",))

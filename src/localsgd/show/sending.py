@@ -17,7 +17,8 @@ from localsgd.averaging.inner_state import averaged_rules, rules_of
 from localsgd.averaging.placement import HostedLevel, Placement
 from localsgd.averaging.topology import Topology
 from localsgd.rows.layout import Layout
-from localsgd.schedule.signals import Signal, seen_by
+from localsgd.schedule.progress import seen_by
+from localsgd.schedule.signals import Signal
 from localsgd.show.forecast import Counts, counts
 from localsgd.train.config.choices import OPTIMIZERS, mean_of, reducer_of
 from localsgd.train.config.plan import Plan

@@ -1,4 +1,4 @@
-"""What the names in a run stand for: inner optimizers, reducers, outer optimizers, transforms."""
+"""What a run asks for, made: inner optimizers, reducers, outer optimizers, transforms."""
 
 from __future__ import annotations
 
@@ -7,22 +7,9 @@ from functools import partial
 
 import torch
 
-from localsgd.averaging import outer
-from localsgd.averaging.outer import Outer
+from localsgd.averaging.outer import Outer, outer_named
 from localsgd.inner import LARS, Clip, GradientNoise, SignDescent, Transform
-from localsgd.reduce import (
-    BFloat16,
-    CompressedMean,
-    Compressor,
-    ExactMean,
-    Int8,
-    MajorityVote,
-    OrderedMean,
-    PowerSgd,
-    Reducer,
-    Sign,
-    TopK,
-)
+from localsgd.reduce import Options, Reducer, reducer_named
 from localsgd.rows.layout import Layout
 from localsgd.train.config.run import Run
 
@@ -58,54 +45,33 @@ OPTIMIZERS: dict[str, Callable[[Run], MakeOptimizer]] = {
 BY_TENSOR = ("lars", "larc")
 """Inner optimizers whose step of a scalar depends on the tensor that it is part of."""
 
-COMPRESSORS: dict[str, Callable[[Run], Compressor]] = {
-    "sign": lambda run: Sign(run.sign_scales),
-    "ef-sign": lambda run: Sign(run.sign_scales),
-    "int8": lambda run: Int8(),
-    "top-k": lambda run: TopK(run.top_k_fraction),
-    "bfloat16": lambda run: BFloat16(),
-}
-
-OUTERS: dict[str, Callable[[float | None, float | None, int], Outer]] = {
-    "sgd": lambda lr, momentum, workers: outer.sgd(_or(lr, 1.0), _or(momentum, 0.0)),
-    "block-momentum": lambda lr, momentum, workers: outer.block_momentum(
-        _or(momentum, 0.3), _or(lr, 1.0)
-    ),
-    "slowmo": lambda lr, momentum, workers: outer.slowmo(_or(momentum, 0.5), _or(lr, 1.0)),
-    "bmuf": lambda lr, momentum, workers: outer.bmuf(workers, momentum, _or(lr, 1.0)),
-    "diloco": lambda lr, momentum, workers: outer.diloco(_or(lr, 0.7), _or(momentum, 0.9)),
-}
-"""From learning rate, momentum and the number of workers to an outer optimizer."""
-
-
-def _or(value: float | None, usual: float) -> float:
-    return usual if value is None else value
-
 
 def mean_of(run: Run) -> Reducer:
     """The plain mean."""
-    return OrderedMean() if run.reduction == "ordered" else ExactMean()
+    return reducer_named(run.reduction)
 
 
 def reducer_of(run: Run, layout: Layout) -> Reducer:
     """Of the outermost level, whose links are the slowest."""
-    name = run.compression or "none"
-    if name == "none":
-        return mean_of(run)
-    if name == "majority":
-        return MajorityVote(Sign(run.sign_scales), layout=layout)
-    if name == "power-sgd":
-        return PowerSgd(layout, run.power_sgd_rank, mean=mean_of(run), seed=run.seed)
-    return CompressedMean(
-        COMPRESSORS[name](run), feedback=name != "sign", way=run.compression_way, layout=layout
+    options = Options(
+        mean=run.reduction,
+        scales=run.sign_scales,
+        fraction=run.top_k_fraction,
+        way=run.compression_way,
+        rank=run.power_sgd_rank,
+        seed=run.seed,
     )
+    return reducer_named(run.compression or "none", options).bound(layout)
 
 
 def outer_of(run: Run) -> Outer | None:
     """Of the outermost level."""
-    if run.outer in (None, "average"):
-        return outer.average
-    return OUTERS[run.outer](run.outer_lr, run.outer_momentum, run.workers or 1)
+    return outer_named(
+        run.outer or "average",
+        run.workers or 1,
+        learning_rate=run.outer_lr,
+        momentum=run.outer_momentum,
+    )
 
 
 def transforms_of(run: Run) -> list[Transform]:

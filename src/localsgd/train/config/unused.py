@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from localsgd.train.config.choices import COMPRESSORS
+from localsgd.reduce.named import COMPRESSORS
 from localsgd.train.config.methods import METHODS, method
 from localsgd.train.config.run import PRESETS, Run
 

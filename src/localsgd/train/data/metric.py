@@ -3,8 +3,9 @@
 A record names its metric: an evaluation has `test_accuracy` or `test_perplexity`, a summary the
 same and `best_` and `local_` beside it.
 
->>> ACCURACY.words(0.98333, 1), PERPLEXITY.words(86.5, 2)
-('98.3 %', '86.50')
+Examples:
+    >>> ACCURACY.words(0.98333, 1), PERPLEXITY.words(86.5, 2)
+    ('98.3 %', '86.50')
 """
 
 from __future__ import annotations

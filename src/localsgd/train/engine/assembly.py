@@ -20,9 +20,9 @@ from localsgd.basics.files import check_regular
 from localsgd.errors import UserError
 from localsgd.loop import Steps, train
 from localsgd.schedule.observations import Observations
-from localsgd.schedule.progress import Progress
+from localsgd.schedule.progress import Progress, seen_by
 from localsgd.schedule.rounds import Position
-from localsgd.schedule.signals import Signals, seen_by
+from localsgd.schedule.signals import Signals
 from localsgd.train.config.choices import (
     BY_TENSOR,
     OPTIMIZERS,

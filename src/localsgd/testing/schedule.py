@@ -1,0 +1,119 @@
+"""What every schedule promises."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+from localsgd.schedule.progress import Progress, Schedule, Sight, seen_by
+
+STEPS = [0, 1, 2, 3, 4, 5, 9, 10, 11, 39, 40, 41, 79, 80, 10_000]
+
+SIGHTS = [
+    Progress(epoch=e, fraction=s, learning_rate=r, decayed=d, loss=x, waited_seconds=w)
+    for (e, s, r), d, (x, w) in product(
+        [(None, None, None), (1.5, 0.25, 0.1)], [False, True], [(None, 0.0), (2.0, 9.0)]
+    )
+]
+"""What may be known at a step, or not."""
+
+FIELDS: dict[Sight, tuple[str, ...]] = {
+    "learning_rate": ("learning_rate", "decayed"),
+    "loss": ("loss",),
+    "waited": ("waited_seconds", "seconds"),
+}
+
+
+def check_schedule(schedule: Schedule) -> None:
+    """Asserts that `schedule` can decide when workers synchronise.
+
+    It gives whole numbers from 1 up at every step, whatever is known; remembers nothing outside
+    `Progress.memory`, which can be saved; and looks at nothing that it does not name in `sees`.
+    """
+    for check in CHECKS:
+        check(schedule)
+
+
+def at(step: int, sight: Progress) -> Progress:
+    """With a memory of its own, and empty."""
+    return replace(sight, step=step, memory={})
+
+
+def _gives_whole_numbers_from_one_up(schedule: Schedule) -> None:
+    for step, sight in product(STEPS, SIGHTS):
+        seen = at(step, sight)
+        try:
+            length = schedule(seen)
+        except TypeError as error:
+            raise AssertionError(
+                f"{schedule!r} fails for {seen}: {error}; what is None is not known yet"
+            ) from error
+        assert isinstance(length, int), f"{schedule!r} gives {length!r} for {seen}, no int"
+        assert length >= 1, f"{schedule!r} gives {length} for {seen}, which is below 1"
+
+
+def _remembers_nothing_outside_the_memory(schedule: Schedule) -> None:
+    sights = [at(step, sight) for step, sight in product(STEPS, SIGHTS)]
+    forwards = [schedule(sight) for sight in sights]
+    backwards = [schedule(at(sight.step, sight)) for sight in reversed(sights)]
+    assert forwards == backwards[::-1], (
+        f"{schedule!r} gives another H when it is asked again with an empty memory: it remembers "
+        "outside of Progress.memory, or draws at random"
+    )
+
+
+def _goes_on_from_a_saved_memory(schedule: Schedule) -> None:
+    """A copy that is handed the memory half-way goes on like the one that wrote it."""
+    sights = list(_course(set()))[::3]
+    memory: dict[str, float] = {}
+    whole = [schedule(replace(sight, memory=memory)) for sight in sights]
+    for cut in (1, 7, 13):
+        early: dict[str, float] = {}
+        before = [schedule(replace(sight, memory=early)) for sight in sights[:cut]]
+        kept, other = json.loads(json.dumps(early)), copy.deepcopy(schedule)
+        after = [other(replace(sight, memory=kept)) for sight in sights[cut:]]
+        assert before + after == whole, (
+            f"{schedule!r} goes on differently when its memory is saved as JSON after {cut} rounds"
+        )
+
+
+def _looks_at_nothing_that_it_does_not_name(schedule: Schedule) -> None:
+    named = seen_by(schedule)
+    usual = lengths(schedule, set())
+    for sight in FIELDS:
+        if sight not in named:
+            assert lengths(schedule, {sight}) == usual, (
+                f"{schedule!r} looks at {' or '.join(FIELDS[sight])}, but its sees = {named} does "
+                f"not name {sight}, which workers would not tell each other then"
+            )
+
+
+CHECKS = (
+    _gives_whole_numbers_from_one_up,
+    _remembers_nothing_outside_the_memory,
+    _goes_on_from_a_saved_memory,
+    _looks_at_nothing_that_it_does_not_name,
+)
+
+
+def lengths(schedule: Schedule, other: set[Sight]) -> list[int]:
+    """H at each step of a run whose rate, loss and waiting fall; those of `other` stay instead."""
+    memory: dict[str, float] = {}
+    return [schedule(replace(sight, memory=memory)) for sight in _course(other)]
+
+
+def _course(other: set[Sight]) -> Iterator[Progress]:
+    for step in range(80):
+        fall = {sight: 1.0 if sight in other else 0.9**step for sight in FIELDS}
+        seen: dict[str, Any] = {
+            "learning_rate": 0.3 * fall["learning_rate"],
+            "decayed": fall["learning_rate"] < 0.5,
+            "loss": 2 * fall["loss"] ** 2,
+            "seconds": 2.0 * step,
+            "waited_seconds": step * fall["waited"],
+        }
+        yield Progress(step, **seen)
