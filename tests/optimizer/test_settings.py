@@ -253,5 +253,5 @@ def test_a_state_saved_by_names_is_one_of_the_objects() -> None:
     made(reducer=["ef-sign"], outer=[as_partial]).load_state_dict(state)
     with pytest.raises(UserError, match=r"saved with reducer .*CompressedMean.*feedback=True"):
         made(reducer="sign", outer="diloco").load_state_dict(state)
-    with pytest.raises(UserError, match="saved with outer .*SGD"):
+    with pytest.raises(UserError, match=r"saved with outer .*SGD"):
         made(reducer="ef-sign", outer="sgd").load_state_dict(state)
