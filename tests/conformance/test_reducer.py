@@ -23,10 +23,12 @@ from localsgd.reduce import (
     Int8,
     MajorityVote,
     OrderedMean,
+    PowerSgd,
     Reducer,
     Sign,
     TopK,
 )
+from localsgd.testing import check_reducer
 from localsgd.testing.reducer import CHECKS
 from localsgd.wire import InProcess
 from tests.distributed.harness import run
@@ -159,6 +161,10 @@ def test_equal_weights_are_no_weights(kind: Kind) -> None:
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_conforms(kind: Kind, check: Callable[[Reducer], None]) -> None:
     check(kind.make())
+
+
+def test_power_sgd_conforms() -> None:
+    check_reducer(PowerSgd(mean=OrderedMean()))
 
 
 @every_reducer

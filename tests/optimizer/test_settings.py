@@ -231,3 +231,27 @@ def test_descriptions_have_no_addresses() -> None:
     one, other = (settings(local_steps=Schedule(), outer=[outer]).described() for _ in range(2))
     assert one == other
     assert "SGD" in one["outer"]
+
+
+def made(**keywords: Any) -> localsgd.LocalSGD:
+    torch.manual_seed(1)
+    model = torch.nn.Linear(3, 2)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = localsgd.LocalSGD(inner, model, local_steps=2, **keywords)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(4, 3)).square().sum().backward()
+        optimizer.step()
+    return optimizer
+
+
+def test_a_state_saved_by_names_is_one_of_the_objects() -> None:
+    state = made(reducer="ef-sign", outer="diloco").state_dict()
+    objects = made(reducer=CompressedMean(Sign()), outer=localsgd.outer.diloco())
+    objects.load_state_dict(state)
+    as_partial = partial(torch.optim.SGD, lr=0.7, momentum=0.9, nesterov=True)
+    made(reducer=["ef-sign"], outer=[as_partial]).load_state_dict(state)
+    with pytest.raises(UserError, match=r"saved with reducer .*CompressedMean.*feedback=True"):
+        made(reducer="sign", outer="diloco").load_state_dict(state)
+    with pytest.raises(UserError, match=r"saved with outer .*SGD"):
+        made(reducer="ef-sign", outer="sgd").load_state_dict(state)

@@ -82,7 +82,7 @@ class Keeps:
         (lambda progress: 2.0, "gives 2.0 .* no int"),
         (lambda progress: 8 if progress.loss > 1 else 2, "None is not known yet"),
         (Counting(), "remembers outside"),
-        (Blind(), r"looks at loss, but its sees = \(\) does not name loss"),
+        (Blind(), "looks at loss, which does not follow"),
         (Keeps(), "saved as JSON"),
     ],
 )

@@ -77,7 +77,7 @@ class PostLocal:
 
     @property
     def sees(self) -> tuple[Sight, ...]:
-        return ("learning_rate",) if self.after == "first_decay" else ()
+        return ("first_decay",) if self.after == "first_decay" else ()
 
     def __call__(self, progress: Progress) -> int:
         if self.after == "first_decay":

@@ -54,9 +54,10 @@ class Schedule(Protocol):
     def __call__(self, progress: Progress, /) -> int: ...
 
 
-Sight: TypeAlias = Literal["learning_rate", "loss", "waited"]
-"""What workers tell each other at a sync: `learning_rate` is that field and `decayed`, `loss` is
-that field, and `waited` is `waited_seconds` and `seconds`.
+Sight: TypeAlias = Literal["learning_rate", "first_decay", "loss", "waited"]
+"""What workers tell each other at a sync, by the fields of `Progress` that follow from it:
+`learning_rate` and `decayed`; `first_decay`: `decayed` alone; `loss`; `waited`: `waited_seconds`
+and `seconds`.
 """
 BY_DEFAULT: tuple[Sight, ...] = ("learning_rate",)
 

@@ -130,17 +130,17 @@ class Signals:
         device: torch.device,
         known: Collection[str] = (),
     ) -> None:
-        self.sees = {what for schedule in schedules for what in seen_by(schedule)} - set(known)
+        sights = {sight for schedule in schedules for sight in seen_by(schedule)}
+        self._strict = "first_decay" in sights
+        # A first decay is judged by the learning rate; alone, it takes two flags.
+        self.sees = {"learning_rate" if s == "first_decay" else s for s in sights} - set(known)
         if "waited" in self.sees and device.type == "cuda":
             raise UserError(
                 "an H that follows the time spent waiting needs workers on CPUs: on a GPU a wait "
                 "does not stop the program, and takes no time that could be measured; give H as a "
                 "number, which `localsgd plan` finds"
             )
-        first_decay = [getattr(s, "after", None) == "first_decay" for s in schedules]
-        self._strict = any(first_decay)
-        unsure = zip(first_decay, schedules, strict=True)
-        self.flagged = self.needed and all(is_so or not seen_by(s) for is_so, s in unsure)
+        self.flagged = self.needed and sights == {"first_decay"}
         self._world = world
         self._device = device
         self._decay = FirstDecay()  # of the mean rate; of this worker's own where flags are sent
