@@ -227,14 +227,13 @@ SIGNALS = _in(
 )
 
 LOOP = _in(
-    "test_train.py::any_number,does_not_agree_again,after_step,rounds_begin,resumed "
-    "test_train.py::gradients",
-    ("train", "shared if gradients else 0", "0"),
-    ("train", "position.left[0] -= 1", ""),
-    ("train", "settle(levels, first=settled)", "settle(levels)"),
-    ("train", "position.left[0] and workers.step < steps", "position.left[0]"),
-    ("_begin_rounds", "left != length", "False"),
-    ("train", "_begin_rounds(levels, position, learning_rate(workers.step))", "None"),
+    "test_loop.py::any_number,does_not_average_again,after_step,rounds_begin,resumed "
+    "test_loop.py::gradients",
+    ("Loop.stepped", "self.position.left[0] -= 1", ""),
+    ("Loop.finish", "0 if differ else self.position.averaged", "0"),
+    ("Loop.begin", "self.position.beginning", "len(self.schedules)"),
+    ("Loop.begin", "self.models.begin_round(level, self.learning_rate(self.steps))", "None"),
+    ("train", "loop.steps < steps", "loop.steps <= steps"),
 )
 
 WORKERS = [
@@ -271,7 +270,7 @@ WORKERS = [
     ),
     *_in(
         "test_state.py::second,flipped",
-        ("load", 'assembly.model_syncs = common["model_syncs"]', ""),
+        ("load", 'assembly.inner_states.syncs = common["model_syncs"]', ""),
         ("_unsealed", "sealed != _sealed(common)", "False"),
     ),
     *_in(
@@ -286,22 +285,21 @@ WORKERS = [
 OPTIMIZER = [
     *_in(
         "optimizer/test_interface.py optimizer/test_gradients.py",
-        ("LocalSGD._load_own", 'self._model_syncs = own["model_syncs"]', ""),
+        ("Loop.load", 'self.inner_states.syncs = state["model_syncs"]', ""),
         ("LocalSGD.finish", "self._finished_at == self.steps", "False"),
-        ("LocalSGD._begin_rounds", "left != length", "False"),
         ("LocalSGD.zero_grad", "self._gradients.reopen()", "None"),
-        ("LocalSGD._found_inf", "amp.unscale(self.inner, scale)", "None"),
-        ("LocalSGD._innermost_due", "left != length", "True"),
-        ("Averager.mean_loss", "average_and_share(self._levels(row))", "None"),
+        ("GradientAveraging.average_scaled", "unscale(inner, scale)", "None"),
+        ("Position.averaged", "left in (0, length)", "True"),
+        ("GradientAveraging.mean_loss", "average_and_share(self._levels(row))", "None"),
         (
-            "LocalSGD._load_own",
-            "self._position.lockstep = min(self._position.lockstep, own['shared'])",
+            "Loop.load",
+            "self.position.lockstep = min(self.position.lockstep, state['lockstep'])",
             "",
         ),
     ),
     *_in(
         "optimizer/test_mishaps.py",
-        ("LocalSGD._step", "self._models.follow()", "None"),
+        ("LocalSGD._begin", "self._models.catch_up()", "None"),
         (
             "Averager.average_early",
             "self._finite = [gradient.isfinite().all() for gradient in self._gradients()]",

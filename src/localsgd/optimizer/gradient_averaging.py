@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from localsgd.averaging.build import build_levels
 from localsgd.averaging.level import average_and_share
 from localsgd.averaging.placement import AnyLevel, Placement, row_multiple
-from localsgd.optimizer.amp import all_finite, finite, gradients_of
+from localsgd.optimizer.amp import all_finite, finite, gradients_of, unscale
 from localsgd.optimizer.consistency import SameBatch
 from localsgd.optimizer.ddp import Overlap, averaging_behind, overlap_of, quieten
 from localsgd.optimizer.gradient_packs import call_after_backward, packs_of
@@ -121,6 +121,26 @@ class GradientAveraging:
         if whole:
             self._carried = found[0][1].clone()
         return [mean for mean, _ in found]
+
+    def average_scaled(self, wrapper: Optimizer, inner: Optimizer) -> bool:
+        """Averages what a `GradScaler` may have scaled; says whether it skips the step.
+
+        Args:
+            wrapper: has what the scaler says, if there is one.
+            inner: has the gradients.
+        """
+        scale: Tensor | None = getattr(wrapper, "grad_scale", None)
+        found: Tensor | None = getattr(wrapper, "found_inf", None)
+        if scale is not None:
+            unscale(inner, scale)
+        skip = found is not None and bool(found)
+        averaged_before = self.averaged
+        marks = self.average(mark=skip)
+        if found is None or skip:
+            return skip
+        if averaged_before:
+            return not self.all_finite(inner)
+        return bool(marks) and bool(torch.stack([mark.float() for mark in marks]).max() > 0)
 
     def take_carried(self) -> Tensor | None:
         """The mean of all workers' flags, once, where it has come with the gradients."""
