@@ -24,6 +24,7 @@ from localsgd.averaging.level import Averaging, Level, average_and_share
 from localsgd.errors import UserError
 from localsgd.optimizer.consistency import SameBatch
 from localsgd.optimizer.gradient_packs import MakeLevels
+from localsgd.optimizer.join import refuse_join
 
 
 def unwrapped(model: nn.Module) -> tuple[nn.Module, DistributedDataParallel | None]:
@@ -141,7 +142,7 @@ def average_bucket(overlap: Overlap, bucket: dist.GradBucket) -> Future[Tensor]:
 
 
 def quieten(ddp: DistributedDataParallel) -> None:
-    """No buffer crosses, and no gradient before somebody switches that on."""
+    """No buffer crosses, no gradient before somebody switches that on, and nobody joins."""
     if ddp.static_graph:
         raise UserError(
             "DistributedDataParallel(static_graph=True) can't leave out its synchronisation in a "
@@ -149,6 +150,7 @@ def quieten(ddp: DistributedDataParallel) -> None:
         )
     ddp.broadcast_buffers = False
     ddp.require_backward_grad_sync = False
+    ddp.join_hook = refuse_join
 
 
 def overlap_of(ddp: DistributedDataParallel, parameters: set[int], multiple: int) -> Overlap | None:

@@ -28,6 +28,7 @@ from localsgd.optimizer.ddp import unwrapped
 from localsgd.optimizer.gradient_averaging import GradientAveraging
 from localsgd.optimizer.guards import Guards
 from localsgd.optimizer.inner_optimizer import check_inner, learning_rate_of, makes_state
+from localsgd.optimizer.join import refuse_join
 from localsgd.optimizer.model_levels import ModelLevels
 from localsgd.optimizer.not_finite import clear_not_finite
 from localsgd.optimizer.peer_errors import others_named_lost
@@ -106,6 +107,7 @@ class LocalSGD(Wrapping):
     """
 
     _step_supports_amp_scaling = True
+    join_hook = staticmethod(refuse_join)
 
     def __init__(
         self,

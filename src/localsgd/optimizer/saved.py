@@ -11,7 +11,7 @@ from localsgd.errors import UserError
 from localsgd.optimizer.settings import Settings
 from localsgd.rows.model_rows import Row
 
-SETTINGS = ("topology", "reducers", "outers", "delay", "inner_state")
+SETTINGS = ("topology", "reducer", "outer", "delay", "inner_state")
 """Without which a state means something else."""
 
 
