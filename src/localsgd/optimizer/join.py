@@ -14,7 +14,7 @@ def refuse_join(**_: Any) -> NoReturn:
     rank that has run out would have to follow the schedules of the others without training.
     """
     raise UserError(
-        "torch.distributed.algorithms.Join can't be used with LocalSGD, as it communicates in every "
-        "step, and syncs need all ranks; leave it out, let all ranks take the same number of steps, "
-        "for example by DistributedSampler(drop_last=True), and call finish() on all"
+        "torch.distributed.algorithms.Join can't be used with LocalSGD, as it communicates in "
+        "every step, and syncs need all ranks; leave it out, let all ranks take the same number of "
+        "steps, for example by DistributedSampler(drop_last=True), and call finish() on all"
     )
