@@ -25,6 +25,7 @@ from localsgd.errors import UserError
 from localsgd.optimizer.consistency import SameBatch
 from localsgd.optimizer.gradient_packs import MakeLevels
 from localsgd.optimizer.join import refuse_join
+from localsgd.optimizer.not_finite import seen_not_finite
 
 
 def unwrapped(model: nn.Module) -> tuple[nn.Module, DistributedDataParallel | None]:
@@ -76,6 +77,7 @@ class Overlap:
 
     Attributes:
         named: a context in which the loss of a rank becomes `PeerLost`.
+        says: called before gradients of this worker that are not finite are averaged.
     """
 
     def __init__(self, multiple: int = 1) -> None:
@@ -85,6 +87,7 @@ class Overlap:
         self.flags: Callable[[], Sequence[float]] | None = None
         self.carried: Tensor | None = None
         self.named: Callable[[], AbstractContextManager[None]] = nullcontext
+        self.says: Callable[[], None] = lambda: None
         self.averaged = False
         self.registered = False
         self._running: list[Running] = []
@@ -100,6 +103,8 @@ class Overlap:
             return future
         if self.watch is not None:
             self.watch.add([bucket])
+        if seen_not_finite(bucket):
+            self.says()
         n, told = bucket.numel(), self.flags() if first and self.flags is not None else ()
         missing = len(told) + -(n + len(told)) % self.multiple
         padded = nn.functional.pad(bucket, (0, missing)) if missing else bucket

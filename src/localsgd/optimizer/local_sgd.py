@@ -98,7 +98,8 @@ class LocalSGD(Wrapping):
         start: `"check"` that all ranks start from the same weights, or `"broadcast"` rank 0's.
         not_finite: what becomes of a sync in which some workers' weights have NaN or infinity. They
             are left out of an exact mean in any case; then `"error"` raises on all ranks, and
-            `"leave_out"` goes on from the mean of the others, who go on with it.
+            `"leave_out"` goes on from the mean of the others, who go on with it. Where gradients
+            are averaged the step is left out on all ranks. Nothing is asked of a GPU.
         timeout: of a collective; must outlast the longest time by which a rank may be behind, and
             so the slowest round. A `timedelta`, or seconds.
 
@@ -194,6 +195,7 @@ class LocalSGD(Wrapping):
             watched,
             flags=self._flags if self._signals.flagged else None,
             named=self._together.named,
+            says=self._together.says_not_finite,
         )
         self._inner_states = InnerStates([self.inner], settings.inner_state, world)
         self._model_syncs = 0
@@ -296,7 +298,8 @@ class LocalSGD(Wrapping):
     def _evaluate(self, closure: Callable[[], Any]) -> Any:
         with torch.enable_grad():
             loss = closure()
-        self._gradients.average()
+        if self._gradients.not_finite(self._gradients.average()):
+            self._together.leave_out_step(goes_on=False)
         self._gradients.reopen()  # The closure may be called again in this step.
         if loss is not None and "loss" in self._signals.sees:
             self.report_loss(loss)
@@ -311,8 +314,11 @@ class LocalSGD(Wrapping):
         skip = found is not None and bool(found)
         averaged_before = self._gradients.averaged
         marks = self._gradients.average(mark=skip)
-        if found is None or skip:
-            return skip
+        if found is None:
+            goes_on = self._settings.not_finite == "leave_out"
+            return self._gradients.not_finite(marks) and self._together.leave_out_step(goes_on)
+        if skip:
+            return True
         if averaged_before:
             return not self._gradients.all_finite(self.inner)
         return bool(marks) and bool(torch.stack([mark.float() for mark in marks]).max() > 0)
