@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from localsgd import LocalSGD, UserError, outer
+from localsgd import Delay, LocalSGD, UserError, outer
 from localsgd.reduce import CompressedMean, PowerSgd, Sign
 from tests.distributed.harness import run
 
@@ -174,3 +174,64 @@ def test_gradients_in_a_closure_are_an_error_in_any_case() -> None:
     for weights, said in run(2, with_gradients, False, keywords, (1,), False, True):
         assert_all(weights, -4.5)
         assert said[0].startswith("rank 1 had gradients that are not finite")
+
+
+def fragmented(keywords: dict[str, Any], entry: int, steps: int) -> tuple[Tensor, list[str]]:
+    """Weights fall by the rank's number + 1 at each step; an entry of the second one's is NaN."""
+    model = nn.Linear(16, 16, bias=False, dtype=torch.float64)
+    nn.init.zeros_(model.weight)
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = LocalSGD(inner, model, **{"local_steps": 1, **keywords})
+    said = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(steps):
+            model.weight.grad = torch.full_like(model.weight, dist.get_rank() + 1.0)
+            if step == 0 and dist.get_rank():
+                model.weight.grad.view(-1)[entry] = torch.nan
+            try:
+                optimizer.step()
+            except UserError as error:
+                said.append(str(error))
+                break
+        else:
+            optimizer.finish()
+    return model.weight.detach().clone(), said + [str(w.message) for w in caught]
+
+
+LATE = Delay(fragments=2, syncs=1)
+
+
+@pytest.mark.parametrize("keywords", [{}, {"outer": [outer.sgd(1.0)]}])
+@pytest.mark.parametrize(("delay", "value"), [(Delay(fragments=2), -11.0), (LATE, -10.0)])
+def test_a_worker_is_left_out_of_the_fragment_that_is_not_finite(
+    keywords: dict[str, Any], delay: Delay, value: float
+) -> None:
+    keywords = {**keywords, "delay": delay, "not_finite": "leave_out"}
+    (first, silent), (second, said) = run(2, fragmented, keywords, 130, 8)
+    assert torch.equal(first, second)
+    assert_all(first[:8], -12.0)
+    # At its first sync the second fragment is the first rank's, -2. If that comes a sync late, the
+    # other rank goes on from there when the first has -3.
+    assert_all(first[8:], value)
+    assert silent == []
+    assert said[0].startswith("rank 1 had weights that are not finite in the sync at step ")
+
+
+@pytest.mark.parametrize("keywords", [{}, {"outer": [outer.sgd(1.0)]}])
+@pytest.mark.parametrize("delay", [Delay(fragments=2), LATE])
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_fragment_of_one_tensor_leaves_nobody_out_and_names_the_rank(
+    keywords: dict[str, Any], delay: Delay, goes_on: bool
+) -> None:
+    found = keywords | {"delay": delay} | ({"not_finite": "leave_out"} if goes_on else {})
+    for rank, (weights, said) in enumerate(run(2, fragmented, found, 0, 8)):
+        step = 1 + delay.syncs
+        assert said[0].startswith(
+            f"rank 1 had weights that are not finite in the sync at step {step}, in a fragment"
+        )
+        own = -step * (rank + 1.0)
+        anchor = bool(keywords) and not delay.syncs
+        assert_all(weights.view(-1)[1:128], 0.0 if anchor else own)
+        assert_all(weights[8:], own)
+        assert bool(weights[0, 0].isnan()) == (rank == 1 and not anchor)

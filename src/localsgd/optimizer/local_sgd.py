@@ -182,7 +182,12 @@ class LocalSGD(Wrapping):
         self._module, ddp = unwrapped(self.model)
         self._together = Together(presence, self._module, rows)
         self._models = ModelLevels(
-            rows, placement, settings, self.ledger, self._together.says_not_finite
+            rows,
+            placement,
+            settings,
+            self.ledger,
+            self._together.says_not_finite,
+            self._together.refuse_not_finite,
         )
         world = Metered(placement.world, self.ledger.levels[-1])
         self._signals = Signals(settings.schedules, world, rows[0].values.device)

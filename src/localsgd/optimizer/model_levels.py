@@ -28,6 +28,7 @@ class ModelLevels:
         settings: reducers and outer optimizers of the levels; every row has its own copies.
         ledger: counts what crosses.
         says: called before this worker is left out of a mean, as its weights are not finite.
+        refuse: raises where a worker can't be left out of a fragment.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class ModelLevels:
         settings: Settings,
         ledger: Ledger,
         says: Callable[[], None] = lambda: None,
+        refuse: Callable[[], None] = lambda: None,
     ) -> None:
         self._rows = rows
         layouts = [row.layout for row in rows]
@@ -49,7 +51,7 @@ class ModelLevels:
                 outers=settings.outers,
                 ledger=ledger,
                 delay=settings.delay,
-                spare=None if row.layout.spare is None else Spare(row.layout.spare, says),
+                spare=Spare(row.layout.gaps, says, refuse),
             )
             for row, *reducers in zip(rows, *by_level, strict=True)
         ]
