@@ -308,6 +308,22 @@ OPTIMIZER = [
             "",
         ),
     ),
+    *_in(
+        "optimizer/test_not_finite.py",
+        ("Pack.average", "mark = True", ""),
+        ("Overlap.start", "self.says()", "None"),
+        ("GradientAveraging.not_finite", "self.reopen()", "None"),
+        ("leave_out_step", "len(ranks) == presence.processes", "False"),
+        ("Fragmented._apply", "own.isfinite().all(-1, keepdim=True)", "torch.tensor(True)"),
+        ("Level._check_finite", "own is None", "True"),
+        ("Presence.marked", "now or [rank for rank in ranks if self._untold(rank)]", "now"),
+    ),
+    *_in(
+        "optimizer/test_saved.py",
+        ("_is_of_its_rank", "index < len(row) - 1", "False"),
+        ("_has_tensors", "inside or key == 'reducer'", "inside"),
+    ),
+    *_in("optimizer/test_join.py", ("quieten", "ddp.join_hook = refuse_join", "")),
     *_in("optimizer/test_ddp.py::some_ranks", ("Pack._fill", "marks[missing] = 0", "")),
     *_in(
         "optimizer/test_agreements.py",

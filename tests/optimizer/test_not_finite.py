@@ -119,7 +119,7 @@ def with_gradients(
         x = torch.full((1, 2), torch.inf if bad else dist.get_rank() + 1.0, dtype=torch.float64)
 
         def loss(x: Tensor = x) -> Tensor:
-            optimizer.zero_grad()
+            model.zero_grad()
             loss = model(x).sum()
             loss.backward()
             return loss
