@@ -30,7 +30,7 @@ from localsgd.optimizer.guards import Guards
 from localsgd.optimizer.inner_optimizer import check_inner, learning_rate_of, makes_state
 from localsgd.optimizer.join import refuse_join
 from localsgd.optimizer.model_levels import ModelLevels
-from localsgd.optimizer.not_finite import clear_not_finite
+from localsgd.optimizer.not_finite import clear_not_finite, leave_out_step
 from localsgd.optimizer.peer_errors import others_named_lost
 from localsgd.optimizer.saved import check_saved, fingerprint
 from localsgd.optimizer.settings import (
@@ -304,7 +304,7 @@ class LocalSGD(Wrapping):
         with torch.enable_grad():
             loss = closure()
         if self._gradients.not_finite(self._gradients.average()):
-            self._together.leave_out_step(goes_on=False)
+            leave_out_step(self._together, goes_on=False)
         self._gradients.reopen()  # The closure may be called again in this step.
         if loss is not None and "loss" in self._signals.sees:
             self.report_loss(loss)
@@ -321,7 +321,7 @@ class LocalSGD(Wrapping):
         marks = self._gradients.average(mark=skip)
         if found is None:
             goes_on = self._settings.not_finite == "leave_out"
-            return self._gradients.not_finite(marks) and self._together.leave_out_step(goes_on)
+            return self._gradients.not_finite(marks) and leave_out_step(self._together, goes_on)
         if skip:
             return True
         if averaged_before:

@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from localsgd.errors import UserError
+from localsgd.optimizer.together import Together
 from localsgd.reduce.compressor import scale_dtype
-from localsgd.wire.presence import Presence, named
+from localsgd.wire.presence import named
 
 
 @torch.no_grad()
@@ -37,11 +38,11 @@ def seen_not_finite(values: Tensor) -> bool:
     return not bool(total.isfinite()) and not bool(values.isfinite().all())
 
 
-def leave_out_step(presence: Presence, goes_on: bool) -> bool:
+def leave_out_step(together: Together, goes_on: bool) -> bool:
     """Says whose gradients were not finite.
 
     Args:
-        presence: where they have said so.
+        together: where they have said so.
         goes_on: whether such a step is left out, and is no error.
 
     Returns:
@@ -50,6 +51,8 @@ def leave_out_step(presence: Presence, goes_on: bool) -> bool:
     Raises:
         UserError: where that is an error, or all ranks had such gradients.
     """
+    presence = together.presence
+    assert presence is not None
     ranks = presence.marked()
     who = named(ranks) if ranks else "the mean of all ranks"
     said = f"{who} had gradients that are not finite {presence.event}"

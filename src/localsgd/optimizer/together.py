@@ -11,7 +11,6 @@ from torch import nn
 
 from localsgd.errors import UserError
 from localsgd.optimizer.consistency import check_told, checksum
-from localsgd.optimizer.not_finite import leave_out_step
 from localsgd.optimizer.peer_errors import others_named_lost
 from localsgd.rows.model_rows import Row
 from localsgd.wire.presence import Event, Presence, named
@@ -114,11 +113,6 @@ class Together:
         if self.presence.rank == min(ranks):
             warnings.warn(said, stacklevel=2)
         return self.presence.rank in ranks
-
-    def leave_out_step(self, goes_on: bool) -> bool:
-        """Says whose gradients were not finite, in the step at hand; see `leave_out_step`."""
-        assert self.presence is not None
-        return leave_out_step(self.presence, goes_on)
 
     def _meet(self, call: str, steps: int, told: Sequence[str]) -> list[list[str]]:
         assert self.presence is not None
