@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from localsgd.averaging.placement import placement_of, row_multiple
 from localsgd.averaging.topology import Topology
-from localsgd.loop import train
 from localsgd.rows.layout import Layout
 from localsgd.train.config.complete import complete_run
 from localsgd.train.config.run import Run
@@ -88,16 +87,7 @@ def assembled(task: ImageTask, model: str, batch: int, **settings: Any) -> Assem
 
 def advance(assembly: Assembly, steps: int) -> None:
     """So many further steps by the trainer's own loop, ending with a sync of all levels."""
-    train(
-        assembly.workers,
-        assembly.levels,
-        assembly.plan.schedules,
-        assembly.plan.learning_rate,
-        steps=assembly.workers.step + steps,
-        position=assembly.position,
-        progress=assembly.progress,
-        gradients=assembly.gradients,
-    )
+    assembly.advance(steps=assembly.workers.step + steps)
 
 
 def shapes_of(model: nn.Module) -> Shapes:

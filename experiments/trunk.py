@@ -16,7 +16,6 @@ import os
 import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ from localsgd.train.data.task import Task
 from localsgd.train.engine.assembly import Assembly
 from localsgd.train.engine.execution import Execution, evaluation_steps, prepare
 from localsgd.version import __version__
-from localsgd.wire.metered import Entry
 
 CHECKPOINT_EVERY = 4
 """Evaluations from one checkpoint of a run to the next."""
@@ -144,8 +142,8 @@ def _frozen(execution: Execution) -> dict[str, Any]:
         "step": workers.step,
         "shared": assembly.position.lockstep,
         "syncs": assembly.syncs,
-        "model_syncs": assembly.model_syncs,
-        "ledger": [asdict(entry) for entry in assembly.ledger.levels],
+        "model_syncs": assembly.inner_states.syncs,
+        "ledger": assembly.ledger.state(),
         "seconds": execution.seconds,
         "rows": execution.folder.metrics(),
     }
@@ -160,9 +158,8 @@ def _thaw(execution: Execution, kept: dict[str, Any]) -> None:
     for level, state, count in zip(assembly.levels, kept["levels"], kept["syncs"], strict=True):
         level.load(state)
         level.syncs = count
-    for entry, saved in zip(assembly.ledger.levels, kept["ledger"], strict=True):
-        vars(entry).update(vars(Entry(**saved)))
-    assembly.model_syncs = kept["model_syncs"]
+    assembly.ledger.load(kept["ledger"])
+    assembly.inner_states.syncs = kept["model_syncs"]
     execution.seconds = kept["seconds"]
     for row in kept["rows"]:
         execution.folder.append(row)

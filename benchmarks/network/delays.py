@@ -25,7 +25,6 @@ from benchmarks.timing import Spread, take_turns
 from benchmarks.workloads import random_cifar
 from localsgd.averaging.placement import placement_of, with_latency
 from localsgd.averaging.topology import Topology
-from localsgd.loop import train
 from localsgd.train.config.complete import complete_run
 from localsgd.train.config.run import Run
 from localsgd.train.engine.assembly import Assembly, assemble
@@ -82,17 +81,7 @@ def step_seconds(assembly: Assembly, clock: Clock, period: int) -> float:
     def mark() -> None:
         marks[assembly.workers.step - start] = clock.now()
 
-    train(
-        assembly.workers,
-        assembly.levels,
-        assembly.plan.schedules,
-        assembly.plan.learning_rate,
-        steps=start + 2 * period,
-        position=assembly.position,
-        progress=assembly.progress,
-        gradients=assembly.gradients,
-        after_step=mark,
-    )
+    assembly.advance(mark, steps=start + 2 * period)
     middle = period // 2
     return (marks[middle + period] - marks[middle]) / period
 

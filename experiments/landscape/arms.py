@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from localsgd.averaging.placement import placement_of
-from localsgd.loop import train
 from localsgd.train.config.plan import Plan
 from localsgd.train.config.run import Run
 from localsgd.train.data.task import Task
@@ -38,17 +37,7 @@ def advance(
     assembly: Assembly, step: int, after_step: Callable[[], None] = lambda: None
 ) -> Assembly:
     """Trains up to a step, which ends with a sync."""
-    train(
-        assembly.workers,
-        assembly.levels,
-        assembly.plan.schedules,
-        assembly.plan.learning_rate,
-        steps=step,
-        position=assembly.position,
-        progress=assembly.progress,
-        gradients=assembly.gradients,
-        after_step=after_step,
-    )
+    assembly.advance(after_step, steps=step)
     return assembly
 
 

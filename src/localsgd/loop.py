@@ -6,22 +6,151 @@
         for the same, from outside:               w_k <- anchor
 
 Local SGD, post-local SGD and hierarchical local SGD (Lin et al. 2020, Algorithms 1, 2 and 5) are
-this loop with other schedules and levels.
+this loop with other schedules and levels. `Loop` has it as the events of a step, as a user's own
+loop brings them about; `train` is the trainer's loop, whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
-from localsgd.averaging.level import Averaging, average_and_share, final_sync
-from localsgd.averaging.overlap import expect
+from localsgd.averaging.inner_state import InnerStates
+from localsgd.averaging.level import Averaging
+from localsgd.averaging.stacks import GradientLevels, Gradients, Stacks
 from localsgd.schedule.progress import Progress, Schedule
 from localsgd.schedule.rounds import Position
 
+GradientsT = TypeVar("GradientsT", bound=Gradients)
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass
+class Loop(Generic[GradientsT]):
+    """The events of a step. Whoever takes the steps calls them in this order:
+
+        open()                    H, d <- schedules(progress)             unless a round is open
+        begin()                   γ is told to the levels whose rounds begin with this step
+        gradients.average()       g_k <- mean_j g_j                       at levels in lockstep
+          (the workers step)      w_k <- w_k - γ g_k
+        stepped()                 d, if this step was the last of its round, else 0
+        sync()                    anchor <- outer(anchor, mean_k C(anchor - w_k)); w_k <- anchor
+        finish()                  the same for all that is not averaged yet, at the end
+
+    Levels are in lockstep if they have averaged after every step so far: their members hold equal
+    models and equal inner states, so that they average gradients before the step in place of models
+    after it.
+
+    Args:
+        schedules: of the levels, innermost first.
+        models: the levels over the workers' models.
+        gradients: averages gradients.
+        position: where in its rounds the run is; moved along, so that it can be saved after any
+            step.
+        progress: what schedules see after so many steps.
+        learning_rate: γ of the step after so many.
+        exchange: called whenever the outermost level averages: workers tell each other what
+            schedules will see.
+        inner_states: what becomes of the inner optimizers' states at outermost syncs on models.
+        steps: that each worker has taken.
+    """
+
+    schedules: Sequence[Schedule]
+    models: Stacks[Any]
+    gradients: GradientsT
+    position: Position
+    progress: Callable[[int], Progress]
+    learning_rate: Callable[[int], float]
+    exchange: Callable[[], None] = _nothing
+    inner_states: InnerStates | None = None
+    steps: int = 0
+
+    def open(self) -> None:
+        """The rounds that are due open: their schedules are asked. Harmless if none is due."""
+        opened = self.position.open(self.schedules, lambda: self.progress(self.steps))
+        self.gradients.set_lockstep(opened.lockstep)
+
+    def begin(self) -> None:
+        """Before a step: γ is told to the levels whose rounds begin with it."""
+        if not self.models.needs_learning_rate:
+            return
+        for level in range(self.position.beginning):
+            self.models.begin_round(level, self.learning_rate(self.steps))
+
+    def stepped(self) -> int:
+        """The workers have stepped. Returns how many of the innermost levels average now."""
+        self.steps += 1
+        self.position.left[0] -= 1
+        return self.position.depth if self.position.left[0] == 0 else 0
+
+    def sync(self, meanwhile: Callable[[], None] = _nothing) -> None:
+        """The levels that are due average, on models unless their gradients were averaged.
+
+        The round closes while models are on the wire: workers tell what schedules will see, then
+        `meanwhile` is called, which may `open` the next.
+        """
+        depth, lockstep = self.position.depth, self.gradients.lockstep
+        outermost = depth == len(self.schedules)
+
+        def close() -> None:
+            self.position.close()
+            if outermost:
+                self.exchange()
+            meanwhile()
+
+        self.models.average(depth, first=lockstep, meanwhile=close)
+        if outermost and lockstep < depth and self.inner_states is not None:
+            self.inner_states.follow()
+
+    @property
+    def all_averaged(self) -> bool:
+        """Whether all workers hold the same model, as far as is known here."""
+        return self.position.averaged == len(self.schedules) and not self.models.may_differ
+
+    def finish(self, differ: bool = False) -> bool:
+        """The last sync: of all levels that have steps to average, or may differ.
+
+        Args:
+            differ: models are known to differ although they should not.
+
+        Returns:
+            Whether there was anything to average. If so, a run that goes on opens new rounds.
+        """
+        if self.all_averaged and not differ:
+            return False
+        self.models.final_average(first=0 if differ else self.position.averaged)
+        self.position.abandon()
+        return True
+
+    def state(self) -> dict[str, Any]:
+        """Where it is, without models and their levels."""
+        states = self.inner_states
+        return {
+            "steps": self.steps,
+            "position": asdict(self.position),
+            "lockstep": self.gradients.lockstep,
+            "model_syncs": 0 if states is None else states.syncs,
+            "inner_state_keys": [] if states is None else states.state(),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.steps = state["steps"]
+        self.position = Position(**copy.deepcopy(state["position"]))
+        # If models were averaged, each worker has an inner state of its own.
+        self.position.lockstep = min(self.position.lockstep, state["lockstep"])
+        self.gradients.set_lockstep(self.position.lockstep)
+        if self.inner_states is not None:
+            self.inner_states.syncs = state["model_syncs"]
+            self.inner_states.load(state.get("inner_state_keys", ()))
+
 
 class Steps(Protocol):
-    """What the loop asks of the workers hosted here."""
+    """What the trainer's loop asks of the workers hosted here."""
 
     @property
     def step(self) -> int:
@@ -41,14 +170,15 @@ def train(
     *,
     steps: int,
     position: Position,
-    progress: Callable[[], Progress] | None = None,
+    progress: Callable[[int], Progress] = Progress,
     gradients: Sequence[Averaging] = (),
-    synced: Callable[[int, int], None] = lambda depth, lockstep: None,
-    after_step: Callable[[], None] = lambda: None,
+    exchange: Callable[[], None] = _nothing,
+    inner_states: InnerStates | None = None,
+    after_step: Callable[[], None] = _nothing,
 ) -> None:
     """Trains until `workers.step` is `steps`, ending with a sync of all levels.
 
-    Does nothing where that many steps are done already.
+    Does nothing if that many steps are done already.
 
     Args:
         workers: take the local steps.
@@ -57,47 +187,34 @@ def train(
         learning_rate: γ at each step.
         steps: the budget of each worker; a round that it cuts short ends with a sync all the
             same.
-        position: where in its rounds the run is; moved along, so that it can be saved after any
-            step.
-        progress: what schedules see; the step alone where not given.
-        gradients: the same levels over the workers' gradients. Where they are given, levels that
-            have averaged after every step so far average gradients before the step instead of
-            models after it.
-        synced: called after every sync that ends a round, with the number of levels that have
-            averaged, and how many of them on gradients.
-        after_step: called after every step, once it has been averaged where that was due.
+        position, exchange, inner_states: as in `Loop`.
+        progress: what schedules see at each step; the step alone if not given.
+        gradients: the same levels over the workers' gradients, for levels in lockstep.
+        after_step: called after every step, once it has been averaged if that was due.
     """
-    if workers.step >= steps:
+    loop = Loop(
+        schedules,
+        Stacks([levels]),
+        GradientLevels(gradients),
+        position,
+        progress,
+        learning_rate,
+        exchange,
+        inner_states,
+        workers.step,
+    )
+    if loop.steps >= steps:
         return
-    progress = progress or (lambda: Progress(step=workers.step))
-    settled = 0
-    while workers.step < steps:
-        local_steps, depth, lockstep = position.open(schedules, progress)
-        lockstep = lockstep if gradients else 0
-        _begin_rounds(levels, position, learning_rate(workers.step))
-        for _ in range(min(local_steps, steps - workers.step)):
-            expect(gradients[:lockstep])
-            workers.backward()
-            average_and_share(gradients[:lockstep])
-            workers.apply(learning_rate(workers.step))
-            position.left[0] -= 1
-            if position.left[0] and workers.step < steps:
-                after_step()
-        settled = 0
-        if position.left[0] == 0:
-            average_and_share(levels[:depth], first=lockstep)
-            synced(depth, lockstep)
-            position.close()
-            settled = depth
-        if workers.step < steps:
+    while loop.steps < steps:
+        loop.open()
+        loop.begin()
+        loop.gradients.expect()
+        workers.backward()
+        loop.gradients.average()
+        workers.apply(learning_rate(loop.steps))
+        if loop.stepped():
+            loop.sync()
+        if loop.steps < steps:
             after_step()
-    final_sync(levels, first=settled)
+    loop.finish()
     after_step()
-
-
-def _begin_rounds(levels: Sequence[Averaging], position: Position, learning_rate: float) -> None:
-    """Tells the levels whose rounds begin at this very step: all inside them begin one too."""
-    for level, left, length in zip(levels, position.left, position.lengths, strict=True):
-        if left != length:
-            break
-        level.begin_round(learning_rate)

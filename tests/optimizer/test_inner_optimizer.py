@@ -81,7 +81,7 @@ def test_plain_inner_optimizers_of_one_s_own_are_taken() -> None:
     layer = nn.Linear(2, 2)
     first = Holding(torch.optim.SGD(layer.parameters(), lr=0.1))
     first.held.held = first  # type: ignore[attr-defined]
-    check_inner(first)
+    check_inner(first, nn.Linear(1, 1))
 
 
 def warned(texts: list[str], call: Callable[[], Any]) -> None:

@@ -137,7 +137,7 @@ def told_afterwards() -> list[int]:
         loss.backward()
         optimizer.step()
         optimizer.report_loss(loss)
-    return optimizer._position.lengths
+    return optimizer._loop.position.lengths
 
 
 def test_a_loss_may_be_told_after_the_step() -> None:

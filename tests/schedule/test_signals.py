@@ -186,7 +186,7 @@ def cut_everywhere(momentum: bool) -> dict:
         ]
         go(second, resumed, cut, len(RATES))
         assert_bits(values(second), values(model))
-        assert resumed._position == optimizer._position
+        assert resumed._loop.position == optimizer._loop.position
         resumed.finish()
         finished = values(second)
     optimizer.finish()
@@ -206,14 +206,14 @@ def in_steps(local_steps: Any, ddp: bool, rates: list[float]) -> tuple[list[int]
     inner = torch.optim.SGD(model.parameters(), lr=rates[0])
     optimizer = LocalSGD(inner, wrapped, local_steps=local_steps)
     calls, lengths, carried = [], [], 0
-    exchange = optimizer._signals.exchange
+    exchange = optimizer._reports.signals.exchange
 
     def counted(own: Tensor, told: Tensor | None = None) -> None:
         nonlocal carried
         carried += told is not None
         exchange(own, told)
 
-    with mock.patch.object(optimizer._signals, "exchange", counted):
+    with mock.patch.object(optimizer._reports.signals, "exchange", counted):
         for step, rate in enumerate(rates):
             optimizer.param_groups[0]["lr"] = rate
             optimizer.zero_grad()
@@ -221,7 +221,7 @@ def in_steps(local_steps: Any, ddp: bool, rates: list[float]) -> tuple[list[int]
             loss_of(wrapped, dist.get_rank(), step).backward()
             optimizer.step()
             calls.append(optimizer.ledger.levels[0].calls - before)
-            lengths += optimizer._position.lengths
+            lengths += optimizer._loop.position.lengths
     return calls, lengths, carried
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
@@ -68,7 +69,7 @@ def test_counts_are_those_of_the_core_loop(settings: dict, average: str, epochs:
         plan.learning_rate,
         steps=plan.steps,
         position=Position.start(len(levels)),
-        progress=lambda: progress_at(plan, workers.step),
+        progress=partial(progress_at, plan),
         gradients=gradients,
     )
     done = [level.syncs for level in levels]

@@ -126,6 +126,9 @@ class InnerStates:
         rules: by key of the state; `all` for those that are not named.
         world: joins all workers.
         mean: of what is averaged.
+
+    Attributes:
+        syncs: of the outermost level, on models, that states have followed.
     """
 
     def __init__(
@@ -142,6 +145,7 @@ class InnerStates:
         self._mean = mean or ExactMean()
         self._keys: list[str] = []  # that any worker has been seen to have, the same everywhere
         self._checked = False
+        self.syncs = 0
         self._ready_made = _ready_made(optimizers[0])
 
     def state(self) -> list[str]:
@@ -151,6 +155,12 @@ class InnerStates:
     def load(self, state: Sequence[str]) -> None:
         self._keys = list(state)
         self._check()
+
+    def follow(self) -> None:
+        """Models have been averaged at the outermost level."""
+        if self._rules:
+            self.syncs += 1
+            self.average(self.syncs)
 
     @torch.no_grad()
     def average(self, syncs: int) -> None:

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from localsgd.averaging.level import Averaging, Level
+from localsgd.averaging.level import Level
 from localsgd.rows.layout import Layout
 
 SLICE = 1 << 18
@@ -105,12 +105,6 @@ class Overlapped:
 
     def begin_round(self, learning_rate: float) -> None:
         pass
-
-
-def expect(gradients: Sequence[Averaging]) -> None:
-    """Says that these levels average the gradients of the next backward pass."""
-    if gradients and isinstance(gradients[0], Overlapped):
-        gradients[0].expect()
 
 
 def slices_of(layout: Layout, order: Sequence[str], multiple: int) -> list[tuple[int, int]]:

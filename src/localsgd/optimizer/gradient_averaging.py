@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from localsgd.averaging.build import build_levels
 from localsgd.averaging.level import average_and_share
 from localsgd.averaging.placement import AnyLevel, Placement, row_multiple
-from localsgd.optimizer.amp import all_finite, finite, gradients_of
+from localsgd.optimizer.amp import all_finite, finite, gradients_of, unscale
 from localsgd.optimizer.consistency import SameBatch
 from localsgd.optimizer.ddp import Overlap, averaging_behind, overlap_of, quieten
 from localsgd.optimizer.gradient_packs import call_after_backward, packs_of
@@ -40,6 +40,7 @@ class GradientAveraging:
         flags: what this worker tells all others beside its gradients, where it does.
         named: a context in which the loss of a rank becomes `PeerLost`.
         says: called before gradients of this worker that are not finite are averaged.
+        leave_out: called where averaged ones are not; says whether the step is left out, or raises.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class GradientAveraging:
         flags: Callable[[], Sequence[float]] | None = None,
         named: Callable[[], AbstractContextManager[None]] = nullcontext,
         says: Callable[[], None] = lambda: None,
+        leave_out: Callable[[], bool] = lambda: True,
     ) -> None:
         self._placement = placement
         self._settings = settings
@@ -63,6 +65,7 @@ class GradientAveraging:
         self._multiple = multiple = row_multiple(placement.world.members)
         self._flags = flags
         self._says = says
+        self._leave_out = leave_out
         self._carried: Tensor | None = None
         told = FLAGS if flags else 0
         self._packs = [pack for row in rows for pack in packs_of(row, multiple, told)]
@@ -127,6 +130,28 @@ class GradientAveraging:
         if whole:
             self._carried = found[0][1].clone()
         return [mean for mean, _ in found]
+
+    def average_scaled(self, wrapper: Optimizer, inner: Optimizer) -> bool:
+        """Averages what a `GradScaler` may have scaled; says whether the step is skipped.
+
+        Args:
+            wrapper: has what the scaler says, if there is one.
+            inner: has the gradients.
+        """
+        scale: Tensor | None = getattr(wrapper, "grad_scale", None)
+        found: Tensor | None = getattr(wrapper, "found_inf", None)
+        if scale is not None:
+            unscale(inner, scale)
+        skip = found is not None and bool(found)
+        averaged_before = self.averaged
+        marks = self.average(mark=skip)
+        if found is None:
+            return self.not_finite(marks) and self._leave_out()
+        if skip:
+            return True
+        if averaged_before:
+            return not self.all_finite(inner)
+        return bool(marks) and bool(torch.stack([mark.float() for mark in marks]).max() > 0)
 
     def take_carried(self) -> Tensor | None:
         """The mean of all workers' flags, once, where it has come with the gradients."""

@@ -10,6 +10,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
@@ -34,8 +35,13 @@ COMMUNICATING = (
 """How the modules begin whose optimizers exchange gradients, parameters or state at every step."""
 
 
-def check_inner(inner: Optimizer) -> None:
-    """Refuses an optimizer that communicates by itself, or holds another that does."""
+def check_inner(inner: Optimizer, model: nn.Module) -> None:
+    """Refuses what is no optimizer of a model, and one that communicates by any part of it."""
+    if not isinstance(inner, Optimizer) or not isinstance(model, nn.Module):
+        raise UserError(
+            f"LocalSGD takes an optimizer and its model, not {type(inner).__name__} and "
+            f"{type(model).__name__}"
+        )
     found = [inner]
     for optimizer in found:  # It grows meanwhile.
         if _communicates(optimizer):

@@ -11,16 +11,17 @@ import torch
 
 from localsgd.averaging.build import build_levels
 from localsgd.averaging.delay import Fragmented
-from localsgd.averaging.level import Blocks, Level, Spare, average_and_share, final_sync
-from localsgd.averaging.placement import Placement
+from localsgd.averaging.level import Blocks, Level, Spare
+from localsgd.averaging.placement import AnyLevel, Placement
+from localsgd.averaging.stacks import Stacks
 from localsgd.optimizer.settings import Settings
 from localsgd.reduce.reducer import bound_to_all
 from localsgd.rows.model_rows import Row
 from localsgd.wire import Ledger
 
 
-class ModelLevels:
-    """Lets the workers' rows are averaged.
+class ModelLevels(Stacks[AnyLevel]):
+    """Averages the workers' rows, and looks after the model and the weights in them.
 
     Args:
         rows: of this worker.
@@ -29,6 +30,7 @@ class ModelLevels:
         ledger: counts what crosses.
         says: called before this worker is left out of a mean, as its weights are not finite.
         refuse: raises where a worker can't be left out of a fragment.
+        left_out: called after a mean that is without some workers.
     """
 
     def __init__(
@@ -39,11 +41,13 @@ class ModelLevels:
         ledger: Ledger,
         says: Callable[[], None] = lambda: None,
         refuse: Callable[[], None] = lambda: None,
+        left_out: Callable[[], None] = lambda: None,
     ) -> None:
         self._rows = rows
+        self._left_out = left_out
         layouts = [row.layout for row in rows]
         by_level = [bound_to_all(reducer, layouts) for reducer in settings.reducers]
-        self._stacks = [
+        stacks = [
             build_levels(
                 placement,
                 row.values[None],
@@ -55,46 +59,33 @@ class ModelLevels:
             )
             for row, *reducers in zip(rows, *by_level, strict=True)
         ]
-        self.needs_learning_rate = any(
-            o is not None and o.per_learning_rate for o in settings.outers
+        super().__init__(
+            stacks, any(o is not None and o.per_learning_rate for o in settings.outers)
         )
 
     def average(self, depth: int, first: int, meanwhile: Callable[[], None]) -> None:
-        """Levels `first` to `depth` synchronise; the members of those inside hold equal models.
-
-        `meanwhile` is called once, while the first of the rows is on its way. What it raises is
-        raised when all rows have been averaged, as they hold sums and updates until then.
-        """
-        failed: list[Exception] = []
-
         def look() -> None:
-            try:
-                self.check_some_in_place()
-                meanwhile()
-            except Exception as error:
-                failed.append(error)
+            self.check_some_in_place()
+            meanwhile()
 
-        with torch.no_grad():
-            for index, levels in enumerate(self._stacks):
-                average_and_share(levels[:depth], first, meanwhile=None if index else look)
-        if failed:
-            raise failed[0]
+        super().average(depth, first, look)
+        self._look_for_left_out()
 
-    def take_left_out(self) -> bool:
-        """Whether a mean since the last time is without some workers. Asks no GPU."""
+    def final_average(self, first: int) -> None:
+        for row in self._rows:
+            row.check_in_place()
+        super().final_average(first)
+        self._look_for_left_out()
+
+    def _look_for_left_out(self) -> None:
+        """Whether the means since the last time are without some workers. Asks no GPU."""
         found = False
         for part in self._parts():
             for level in part.levels if isinstance(part, Fragmented) else [part]:
                 share, level.left_out = level.left_out, None
                 found |= share is not None and share.device.type == "cpu"
-        return found
-
-    @torch.no_grad()
-    def catch_up(self) -> None:
-        """All anchors become what the model holds now, which all workers hold."""
-        for levels in self._stacks:
-            for level in levels:
-                level.catch_up()
+        if found:
+            self._left_out()
 
     @property
     def keeps_anchors(self) -> bool:
@@ -119,22 +110,6 @@ class ModelLevels:
         """Refuses where a parameter has left its row; a few are looked at, in turn."""
         for row in self._rows:
             row.check_some_in_place()
-
-    @torch.no_grad()
-    def final_average(self, first: int) -> None:
-        """The last sync, of the levels from `first` on."""
-        for row, levels in zip(self._rows, self._stacks, strict=True):
-            row.check_in_place()
-            final_sync(levels, first)
-
-    @property
-    def may_differ(self) -> bool:
-        """Whether models may differ although they have just averaged."""
-        return any(level.may_differ for levels in self._stacks for level in levels)
-
-    def begin_round(self, level: int, learning_rate: float) -> None:
-        for levels in self._stacks:
-            levels[level].begin_round(learning_rate)
 
     def state(self) -> list[list[dict[str, Any]]]:
         return [[level.state() for level in levels] for levels in self._stacks]

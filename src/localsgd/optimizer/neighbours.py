@@ -58,8 +58,15 @@ class Synchronised:
             and all(row.in_place for row in other._rows)
         )
 
-    def check_not_shown(self, call: str) -> None:
-        """Refuses a change while another `LocalSGD` shows an average of this model."""
+    @property
+    def shown(self) -> bool:
+        """Whether this part holds the average now."""
+        return self in _showing
+
+    def check_not_shown(self, call: str, why: str) -> None:
+        """Refuses a change while this or another `LocalSGD` shows an average of this model."""
+        if self.shown:
+            raise UserError(f"{call}() inside averaged_model() {why}; leave the context before")
         if not _showing:
             return
         own = set(map(id, self._module.modules()))

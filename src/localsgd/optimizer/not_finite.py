@@ -21,6 +21,16 @@ from localsgd.reduce.compressor import scale_dtype
 from localsgd.wire.presence import named
 
 
+def go_on_from_mean(together: Together, inner: Optimizer, goes_on: bool) -> None:
+    """Some workers were left out of the mean that all hold now. All say so.
+
+    Args:
+        goes_on: whether this is no error.
+    """
+    if together.tell_of_not_finite(goes_on):
+        clear_not_finite(inner)
+
+
 @torch.no_grad()
 def clear_not_finite(optimizer: Optimizer) -> None:
     """Zeroes what is not finite in the optimizer's state: the next steps would be so again."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from torch import Tensor
 from torch.optim import Optimizer
 
 from localsgd.errors import UserError
@@ -19,6 +22,18 @@ class Untrained:
         self._count = self._counted()
         groups = inner.param_groups
         self._frozen = [p for group in groups for p in group["params"] if not p.requires_grad]
+
+    def add(self, group: dict[str, Any]) -> None:
+        """Gives the inner optimizer a further group, of tensors that don't train."""
+        given = group["params"]
+        given = [given] if isinstance(given, Tensor) else list(given)
+        tensors = [item[1] if isinstance(item, tuple) else item for item in given]  # named or not
+        if any(tensor.requires_grad for tensor in tensors):
+            raise UserError(
+                "the tensors that LocalSGD synchronises are fixed when it is made, and this group "
+                "has others; add the group to the inner optimizer before, or make a new LocalSGD"
+            )
+        self._inner.add_param_group({**group, "params": given})
 
     def check(self) -> None:
         """Refuses what has begun to train, or has come, since then."""

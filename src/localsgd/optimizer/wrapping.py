@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import Any
 
 from torch.optim import Optimizer
@@ -13,7 +12,7 @@ KEY = "local_sgd"
 """Of what `state_dict` adds to the inner optimizer's."""
 
 
-class Wrapping(Optimizer, ABC):
+class Wrapping(Optimizer):
     """Groups and state are the inner optimizer's, also after it replaces its lists; what is saved
     is its state and a part of one's own, with the hooks of both calls as in `Optimizer`.
     """
@@ -21,6 +20,8 @@ class Wrapping(Optimizer, ABC):
     inner: Optimizer
 
     def _wrap(self, inner: Optimizer) -> None:
+        if isinstance(inner, Wrapping):
+            raise UserError("the inner optimizer is a LocalSGD already; give the one inside it")
         self.inner = inner
         # Hooks and profiling as in Optimizer.__init__, without state and groups of its own.
         super().__setstate__({})
@@ -85,14 +86,16 @@ class Wrapping(Optimizer, ABC):
         for hook in self._optimizer_load_state_dict_post_hooks.values():
             hook(self)
 
-    @abstractmethod
+    # By the optimizer that this is a part of.
+
     def _own_state(self) -> dict[str, Any]:
         """All that the inner optimizer's state lacks."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _check_saved(self, own: dict[str, Any]) -> None:
         """Refuses a part that can't be loaded here, before anything is changed."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _load_own(self, own: dict[str, Any]) -> None:
         """Goes on from what `_own_state` gave."""
+        raise NotImplementedError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -30,7 +31,10 @@ class Round(NamedTuple):
 
 @dataclass
 class Position:
-    """Where in its rounds a run is: all that `rounds` remembers, saved with a run.
+    """Where in its rounds a run is, and what decides when anything is averaged. Saved with a run.
+
+    A round opens, its steps are taken, it closes: the core loop does so step by step, and `rounds`,
+    which draws and counts without a worker, round by round.
 
     Args:
         lengths: of the current round of each level, innermost first, in rounds of the level inside.
@@ -74,6 +78,25 @@ class Position:
             self.left[self.depth] -= 1
         self.depth = 0
 
+    def abandon(self) -> None:
+        """All levels have averaged in the midst of their rounds: new ones are due."""
+        self.left = [0] * len(self.left)
+        self.depth = 0
+
+    @property
+    def beginning(self) -> int:
+        """How many of the innermost levels begin a round with the next step."""
+        return self._run_of(lambda left, length: left == length)
+
+    @property
+    def averaged(self) -> int:
+        """How many of the innermost levels have averaged all steps that were taken."""
+        return self._run_of(lambda left, length: left in (0, length))
+
+    def _run_of(self, holds: Callable[[int, int], bool]) -> int:
+        found = map(holds, self.left, self.lengths)
+        return len(list(itertools.takewhile(bool, found)))
+
 
 def _ones(numbers: Sequence[int], first: int = 0) -> int:
     """How many are 1, from `first` on, before the first that is not."""
@@ -88,7 +111,7 @@ def rounds(
     progress: Callable[[], Progress],
     position: Position | None = None,
 ) -> Iterator[Round]:
-    """Endless rounds of nested levels. The caller stops when its budget is spent.
+    """Endless rounds of nested levels, without a worker. The caller stops at the end of its budget.
 
     Args:
         schedules: one for each level, from the innermost outwards.

@@ -13,10 +13,10 @@ What arrives at a member is modelled, by the kind of call, for M members and c b
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -66,6 +66,13 @@ class Ledger:
     @property
     def seconds(self) -> float:
         return sum(entry.seconds for entry in self.levels)
+
+    def state(self) -> list[dict[str, Any]]:
+        return [asdict(entry) for entry in self.levels]
+
+    def load(self, state: Sequence[Mapping[str, Any]]) -> None:
+        for entry, saved in zip(self.levels, state, strict=True):
+            vars(entry).update(vars(Entry(**saved)))
 
 
 @dataclass(frozen=True)

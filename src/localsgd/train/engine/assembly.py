@@ -95,7 +95,6 @@ class Assembly:
     signals: Signals
     inner_states: InnerStates
     observations: Observations
-    model_syncs: int = 0
 
     @property
     def epoch(self) -> float:
@@ -110,19 +109,21 @@ class Assembly:
             for level, gradient in zip(self.levels, of_gradients, strict=True)
         ]
 
-    def progress(self) -> Progress:
+    def progress(self, step: int) -> Progress:
         """What schedules see: it follows from the step or is averaged, so all see the same."""
-        step, rate = self.workers.step, self.plan.learning_rate
+        rate = self.plan.learning_rate
         return replace(
             self.signals.progress(step),
-            epoch=self.epoch,
+            epoch=step / self.plan.steps_per_epoch,
             fraction=step / self.plan.steps,
             learning_rate=rate(step),
             decayed=rate.decayed(step),
         )
 
-    def advance(self, after_step: Callable[[], None] = lambda: None) -> None:
-        """Trains from where the run is to its end."""
+    def advance(
+        self, after_step: Callable[[], None] = lambda: None, steps: int | None = None
+    ) -> None:
+        """Trains from where the run is to its end, or to step `steps`."""
         workers: Steps = self.workers
         levels: Sequence[Averaging] = self.levels
         gradients: Sequence[Averaging] = self.gradients
@@ -135,22 +136,17 @@ class Assembly:
             levels,
             self.plan.schedules,
             self.plan.learning_rate,
-            steps=self.plan.steps,
+            steps=self.plan.steps if steps is None else steps,
             position=self.position,
             progress=self.progress,
             gradients=gradients,
-            synced=self._synced,
+            exchange=self._exchange,
+            inner_states=self.inner_states,
             after_step=after_step,
         )
 
-    def _synced(self, depth: int, lockstep: int) -> None:
-        """After a sync: inner states and signals follow those of the outermost level."""
-        count = len(self.levels)
-        if depth < count:
-            return
-        if lockstep < count:
-            self.model_syncs += 1
-            self.inner_states.average(self.model_syncs)
+    def _exchange(self) -> None:
+        """Workers tell each other what schedules will see."""
         if self.signals.needed:
             rate = self.plan.learning_rate(max(0, self.workers.step - 1))
             self.signals.exchange(self.observations.signals(rate, self.ledger.seconds))

@@ -33,7 +33,6 @@ from localsgd.errors import UserError
 from localsgd.train.config.run import Run
 from localsgd.train.engine.assembly import Assembly
 from localsgd.train.engine.run_folder import to_disk, write_whole
-from localsgd.wire.metered import Entry
 
 KEPT = 2
 """Checkpoints that are kept: the newest, and one before it."""
@@ -100,9 +99,8 @@ def load(assembly: Assembly, checkpoint: Path) -> dict[str, Any]:
         setattr(assembly.position, name, value)
     for level, count in zip(assembly.levels, common["syncs"], strict=True):
         level.syncs = count
-    for entry, saved in zip(assembly.ledger.levels, common["ledger"], strict=True):
-        vars(entry).update(vars(Entry(**saved)))
-    assembly.model_syncs = common["model_syncs"]
+    assembly.ledger.load(common["ledger"])
+    assembly.inner_states.syncs = common["model_syncs"]
     assembly.inner_states.load(common.get("inner_state_keys", ()))
     assembly.signals.load(common["signals"])
     assembly.observations.seconds = common["seconds"]
@@ -141,11 +139,11 @@ def _common_state(assembly: Assembly, partial: Path, extra: dict[str, Any]) -> d
         "step": assembly.workers.step,
         "position": asdict(assembly.position),
         "syncs": assembly.syncs,
-        "model_syncs": assembly.model_syncs,
+        "model_syncs": assembly.inner_states.syncs,
         "inner_state_keys": assembly.inner_states.state(),
         "signals": assembly.signals.state(),
         "seconds": assembly.observations.seconds,
-        "ledger": [asdict(entry) for entry in assembly.ledger.levels],
+        "ledger": assembly.ledger.state(),
         "sha256": {path.name: _sha256(path) for path in sorted(partial.iterdir())},
         "extra": extra,
     }

@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
@@ -152,7 +152,7 @@ class Execution:
             metric.key: metric.of(result.loss, result.accuracy),
             "lr": assembly.plan.learning_rate(max(0, step - 1)),
             "syncs": assembly.syncs,
-            "ledger": [asdict(entry) for entry in assembly.ledger.levels],
+            "ledger": assembly.ledger.state(),
             "seconds": self.seconds,
         }
         if assembly.run.evaluate_local == "always":
@@ -189,7 +189,7 @@ class Execution:
             "steps": assembly.workers.step,
             "samples": assembly.workers.step * assembly.plan.batch,
             "syncs": assembly.syncs,
-            "ledger": [asdict(entry) for entry in assembly.ledger.levels],
+            "ledger": assembly.ledger.state(),
             "seconds": self.seconds,
             "paused": dict(self.paused),
         }
