@@ -156,10 +156,11 @@ def test_recalibration_reads_images_as_training_does() -> None:
     """Augmented, with draws of its own that are the same every time."""
     assembly = apart(batch_norm="recalibrated")
     plain = averaged_model(assembly)
-    drawn = []
+    drawn: list[Tensor] = []
+    real = assembly.task.train_batch
 
     def noisy(indices: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        x, y = digits().train_batch(indices, None)
+        x, y = real(indices, None)
         if generator is not None:
             drawn.append(torch.randn(x.shape, generator=generator))
             x = x + drawn[-1]

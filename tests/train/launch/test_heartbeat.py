@@ -46,7 +46,8 @@ def test_a_rank_that_is_stopped_for_less_than_the_limit_is_not_lost(zygote, torc
 
     def stop(victims: Sequence[int], seconds: float) -> Callable[[list[int], Path], None]:
         def meanwhile(pids: list[int], folder: Path) -> None:
-            while not all((folder / f"{rank}.out").read_text() for rank in range(3)):
+            outs = [folder / f"{rank}.out" for rank in range(3)]
+            while not all(out.is_file() and out.read_text() for out in outs):
                 time.sleep(0.02)
             for number, wait in ((signal.SIGSTOP, seconds), (signal.SIGCONT, 0.0)):
                 for rank in victims:

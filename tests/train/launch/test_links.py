@@ -42,7 +42,8 @@ def run(zygote, nodes: Laboratory, down_seconds: float | None, seconds: float, l
         ip("-n", nodes.namespaces[-1], "link", "set", "dev", "n1", state)
 
     def meanwhile(pids: list[int], folder: Path) -> None:
-        while not all((folder / f"{rank}.out").read_text() for rank in range(3)):
+        outs = [folder / f"{rank}.out" for rank in range(3)]
+        while not all(out.is_file() and out.read_text() for out in outs):
             time.sleep(0.02)
         link("down")
         if down_seconds is not None:
