@@ -229,12 +229,12 @@ SIGNALS = _in(
 LOOP = _in(
     "test_loop.py::any_number,does_not_average_again,after_step,rounds_begin,resumed "
     "test_loop.py::gradients",
-    ("train", "lockstep if gradients else 0", "0"),
-    ("train", "position.left[0] -= 1", ""),
-    ("train", "final_sync(levels, first=settled)", "final_sync(levels)"),
-    ("train", "position.left[0] and workers.step < steps", "position.left[0]"),
-    ("_begin_rounds", "left != length", "False"),
-    ("train", "_begin_rounds(levels, position, learning_rate(workers.step))", "None"),
+    ("GradientLevels.set_lockstep", "min(lockstep, len(self._levels))", "0"),
+    ("Loop.stepped", "self.position.left[0] -= 1", ""),
+    ("Loop.finish", "0 if differ else self.position.averaged", "0"),
+    ("train", "loop.steps >= steps", "loop.steps > steps"),
+    ("Position.beginning", "left == length", "True"),
+    ("train", "loop.begin()", "None"),
 )
 
 WORKERS = [
@@ -271,7 +271,7 @@ WORKERS = [
     ),
     *_in(
         "engine/test_checkpoints.py::second,flipped",
-        ("load", 'assembly.model_syncs = common["model_syncs"]', ""),
+        ("load", 'assembly.inner_states.syncs = common["model_syncs"]', ""),
         ("_unsealed", "sealed != _sealed(common)", "False"),
     ),
     *_in(
@@ -286,16 +286,16 @@ WORKERS = [
 OPTIMIZER = [
     *_in(
         "optimizer/test_interface.py optimizer/test_gradient_packs.py",
-        ("LocalSGD._load_own", 'self._model_syncs = own["model_syncs"]', ""),
+        ("Loop.load", 'self.inner_states.syncs = state["model_syncs"]', ""),
         ("LocalSGD.finish", "self._finished_at == self.steps", "False"),
-        ("LocalSGD._begin_rounds", "left != length", "False"),
+        ("Loop.begin", "range(self.position.beginning)", "range(len(self.schedules))"),
         ("LocalSGD.zero_grad", "self._gradients.reopen()", "None"),
-        ("LocalSGD._found_inf", "amp.unscale(self.inner, scale)", "None"),
-        ("LocalSGD._innermost_due", "left != length", "True"),
+        ("GradientAveraging.average_scaled", "unscale(inner, scale)", "None"),
+        ("Position.averaged", "left in (0, length)", "False"),
         ("GradientAveraging.mean_loss", "average_and_share(self._levels(row))", "None"),
         (
-            "LocalSGD._load_own",
-            "self._position.lockstep = min(self._position.lockstep, own['lockstep'])",
+            "Loop.load",
+            "self.position.lockstep = min(self.position.lockstep, state['lockstep'])",
             "",
         ),
     ),
