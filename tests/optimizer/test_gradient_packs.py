@@ -323,6 +323,25 @@ def test_averaged_gradients_that_are_dropped_leave_the_next_ones_to_be_averaged(
     assert_bits(*({n: v for n, v in one.items() if "running" not in n} for one in (first, second)))
 
 
+def set_by_hand() -> float:
+    """Averaged gradients are dropped, and the next are made without a backward pass."""
+    model = nn.Linear(1, 1, bias=False, dtype=torch.float64)
+    nn.init.zeros_(model.weight)
+    optimizer = LocalSGD(torch.optim.SGD(model.parameters(), lr=1.0), model, local_steps=1)
+    for gradient in (torch.nan, dist.get_rank() + 1.0):
+        optimizer.zero_grad()
+        model.weight.grad = torch.full_like(model.weight, gradient)
+        optimizer.average_gradients()
+    optimizer.zero_grad()
+    model.weight.grad = torch.full_like(model.weight, dist.get_rank() + 1.0)
+    optimizer.step()
+    return model.weight.item()
+
+
+def test_gradients_that_are_set_by_hand_after_some_were_dropped_are_averaged() -> None:
+    assert run(2, set_by_hand) == [-1.5, -1.5]
+
+
 def loaded_by_another() -> dict[str, Tensor]:
     """Models are averaged after each step, then whatever `auto` takes."""
     model = net()

@@ -10,8 +10,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
-from localsgd import LocalSGD, UserError, outer
+from localsgd import Delay, LocalSGD, UserError, outer
 from localsgd.reduce import CompressedMean, PowerSgd, Sign
 from tests.distributed.harness import run
 
@@ -98,3 +99,139 @@ def test_the_averaged_model_leaves_out_what_is_not_finite() -> None:
     assert_all(second, 0.0)
     assert_all(own, 0.0)
     assert others.isnan().all()
+
+
+def with_gradients(
+    ddp: bool, keywords: dict[str, Any], culprits: tuple[int, ...], early: bool, closure: bool
+) -> tuple[Tensor, list[str]]:
+    """Weights fall by the mean of the ranks' numbers + 1 in each of 4 steps; in the second one the
+    culprits' gradients are not finite.
+    """
+    model: nn.Module = nn.Linear(2, 1, bias=False, dtype=torch.float64)
+    weight = model.weight
+    nn.init.zeros_(weight)
+    model = DistributedDataParallel(model) if ddp else model
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = LocalSGD(inner, model, **{"local_steps": 1, **keywords})
+    said = []
+    for step in range(4):
+        bad = step == 1 and dist.get_rank() in culprits
+        x = torch.full((1, 2), torch.inf if bad else dist.get_rank() + 1.0, dtype=torch.float64)
+
+        def loss(x: Tensor = x) -> Tensor:
+            model.zero_grad()
+            loss = model(x).sum()
+            loss.backward()
+            return loss
+
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                if not closure:
+                    loss()
+                    if early:
+                        optimizer.average_gradients()
+                        nn.utils.clip_grad_value_(weight, 100.0)
+                optimizer.step(loss if closure else None)
+            except UserError as error:
+                said.append(str(error))
+            said += [str(w.message) for w in caught]
+    return weight.detach().clone(), said
+
+
+WAYS = [(False, False), (False, True), (True, False)]
+
+
+@pytest.mark.parametrize(("ddp", "early"), WAYS)
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_step_whose_averaged_gradients_are_not_finite_is_taken_by_nobody(
+    ddp: bool, early: bool, goes_on: bool
+) -> None:
+    keywords = {"not_finite": "leave_out"} if goes_on else {}
+    found = run(3, with_gradients, ddp, keywords, (1,), early, False)
+    for rank, (weights, said) in enumerate(found):
+        assert_all(weights, -6.0)  # three steps of 2
+        assert len(said) == (rank == 1 if goes_on else 1)
+        for text in said:
+            where = "rank 1 had gradients that are not finite in the averaging of gradients"
+            assert text.startswith(f"{where} at step 2, and ")
+
+
+@pytest.mark.parametrize("ddp", [False, True])
+def test_gradients_of_a_block_and_of_all_ranks(ddp: bool) -> None:
+    keywords = {"topology": "2x2", "local_steps": [1, 4], "not_finite": "leave_out"}
+    found = run(4, with_gradients, ddp, keywords, (0,), False, False)
+    for weights, _ in found:
+        assert_all(weights, -(3 * 1.5 + 4 * 3.5) / 2)  # The other block has taken all steps.
+    assert [len(said) for _, said in found] == [1, 0, 0, 0]
+    for weights, said in run(2, with_gradients, ddp, {"not_finite": "leave_out"}, (0, 1), False, 0):
+        assert_all(weights, -4.5)
+        assert said[0].startswith("all ranks had gradients that are not finite")
+
+
+def test_gradients_in_a_closure_are_an_error_in_any_case() -> None:
+    keywords = {"not_finite": "leave_out"}
+    for weights, said in run(2, with_gradients, False, keywords, (1,), False, True):
+        assert_all(weights, -4.5)
+        assert said[0].startswith("rank 1 had gradients that are not finite")
+
+
+def fragmented(keywords: dict[str, Any], entry: int, steps: int) -> tuple[Tensor, list[str]]:
+    """Weights fall by the rank's number + 1 at each step; an entry of the second one's is NaN."""
+    model = nn.Linear(16, 16, bias=False, dtype=torch.float64)
+    nn.init.zeros_(model.weight)
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = LocalSGD(inner, model, **{"local_steps": 1, **keywords})
+    said = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(steps):
+            model.weight.grad = torch.full_like(model.weight, dist.get_rank() + 1.0)
+            if step == 0 and dist.get_rank():
+                model.weight.grad.view(-1)[entry] = torch.nan
+            try:
+                optimizer.step()
+            except UserError as error:
+                said.append(str(error))
+                break
+        else:
+            optimizer.finish()
+    return model.weight.detach().clone(), said + [str(w.message) for w in caught]
+
+
+LATE = Delay(fragments=2, syncs=1)
+
+
+@pytest.mark.parametrize("keywords", [{}, {"outer": [outer.sgd(1.0)]}])
+@pytest.mark.parametrize(("delay", "value"), [(Delay(fragments=2), -11.0), (LATE, -10.0)])
+def test_a_worker_is_left_out_of_the_fragment_that_is_not_finite(
+    keywords: dict[str, Any], delay: Delay, value: float
+) -> None:
+    keywords = {**keywords, "delay": delay, "not_finite": "leave_out"}
+    (first, silent), (second, said) = run(2, fragmented, keywords, 130, 8)
+    assert torch.equal(first, second)
+    assert_all(first[:8], -12.0)
+    # At its first sync the second fragment is the first rank's, -2. If that comes a sync late, the
+    # other rank goes on from there when the first has -3.
+    assert_all(first[8:], value)
+    assert silent == []
+    assert said[0].startswith("rank 1 had weights that are not finite in the sync at step ")
+
+
+@pytest.mark.parametrize("keywords", [{}, {"outer": [outer.sgd(1.0)]}])
+@pytest.mark.parametrize("delay", [Delay(fragments=2), LATE])
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_fragment_of_one_tensor_leaves_nobody_out_and_names_the_rank(
+    keywords: dict[str, Any], delay: Delay, goes_on: bool
+) -> None:
+    found = keywords | {"delay": delay} | ({"not_finite": "leave_out"} if goes_on else {})
+    for rank, (weights, said) in enumerate(run(2, fragmented, found, 0, 8)):
+        step = 1 + delay.syncs
+        assert said[0].startswith(
+            f"rank 1 had weights that are not finite in the sync at step {step}, in a fragment"
+        )
+        own = -step * (rank + 1.0)
+        anchor = bool(keywords) and not delay.syncs
+        assert_all(weights.view(-1)[1:128], 0.0 if anchor else own)
+        assert_all(weights[8:], own)
+        assert bool(weights[0, 0].isnan()) == (rank == 1 and not anchor)

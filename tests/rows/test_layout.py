@@ -37,6 +37,14 @@ def test_tensors_lie_in_their_order_each_at_a_multiple_of_64_bytes() -> None:
     assert ALIGNMENT * 4 == 64
 
 
+def test_gaps_begin_where_tensors_end() -> None:
+    assert Layout.of(some_tensors()).gaps == (15, 19, 33, 102, 136)
+    assert Layout.of([("a", torch.ones(16)), ("b", torch.ones(32))]).gaps == ()
+    assert Layout.of([("a", torch.ones(16)), ("b", torch.ones(32))], multiple=64).gaps == (48,)
+    assert Layout.of([]).gaps == ()
+    assert Layout.of(some_tensors()).spare == 15
+
+
 def test_a_row_is_as_long_as_is_asked() -> None:
     assert Layout.of(some_tensors(), multiple=100).length == 200
     assert Layout.of([], multiple=100).length == 0

@@ -179,12 +179,19 @@ class Fragmented:
         own = self.members[..., start:stop]
         way = self.levels[index].anchor.unsqueeze(1) - self._sent[..., start:stop]
         own.add_(way, alpha=self.delay.correction)
+        if self.levels[index].left_out is not None:
+            anchor = self.levels[index].anchor.unsqueeze(1)
+            own.copy_(torch.where(own.isfinite().all(-1, keepdim=True), own, anchor))
         self._under_way.remove(index)
         self._arrived.discard(index)
 
     def _arrive(self, index: int) -> None:
         if index not in self._arrived:
-            self.levels[index].finish_average()
+            try:
+                self.levels[index].finish_average()
+            except BaseException:
+                self._under_way.remove(index)
+                raise
             self._arrived.add(index)
 
     def catch_up(self) -> None:

@@ -31,16 +31,23 @@ class Spare:
     """How a member that is not finite is left out, and tells the others so.
 
     Args:
-        place: in the row, of a scalar that no tensor has: it carries the share that is left out.
+        places: in the row, of scalars that no tensor has: the first carries the share that is left
+            out. Where there is none, nobody can be left out, and that is an error.
         says: called here before, or on a GPU, which is not asked, at every sync.
+        refuse: raises, on all processes, where a member should have been left out and can't be.
     """
 
-    place: int
+    places: Sequence[int]
     says: Callable[[], None]
+    refuse: Callable[[], None] = lambda: None
 
-    def within(self, start: int, stop: int) -> Spare | None:
-        """In scalars `[start, stop)` of the row, if it lies there."""
-        return replace(self, place=self.place - start) if start <= self.place < stop else None
+    @property
+    def place(self) -> int | None:
+        return self.places[0] if self.places else None
+
+    def within(self, start: int, stop: int) -> Spare:
+        """Of scalars `[start, stop)` of the row."""
+        return replace(self, places=[p - start for p in self.places if start <= p < stop])
 
 
 class Averaging(Protocol):
@@ -129,6 +136,7 @@ class Level:
         self._optimizer = self._make_optimizer(outer)
         self._spare = spare if weigh is None and collective.members > 1 else None
         self.left_out: Tensor | None = None
+        self._own: Tensor | None = None  # members of a mean that nobody can be left out of
 
     def _make_optimizer(self, outer: Outer | None) -> torch.optim.Optimizer | None:
         if outer is None:
@@ -165,6 +173,9 @@ class Level:
             torch.sub(self.anchor.unsqueeze(1), self.members, out=self.members)
         if self._spare is not None and self.reducer.linear:
             leave_out(self.members, self._spare)
+            on_cpu = self.members.device.type == "cpu"
+            if self.plain and self._spare.place is None and on_cpu:
+                self._own = self.members.clone()
         weights = self.weights if self.weigh is None else self.weigh()
         self._averaged_rate = self._learning_rate
         with self._given_back():
@@ -178,7 +189,9 @@ class Level:
         with self._given_back():
             mean = pending.wait()
         self.syncs += 1
-        if self._spare is not None and self.reducer.linear:
+        if self._spare is not None and self._spare.place is None and self.reducer.linear:
+            self._check_finite(mean, self._spare)
+        elif self._spare is not None and self._spare.place is not None and self.reducer.linear:
             self.left_out = made_up(mean, self._spare.place, self.collective.members, self.weights)
             if self.left_out is not None and not self.plain:
                 mean.nan_to_num_()  # Nobody is left: the anchor stays.
@@ -186,6 +199,13 @@ class Level:
             self._step(mean)
         elif mean.data_ptr() != self.anchor.data_ptr():
             self.anchor.copy_(mean)
+
+    def _check_finite(self, mean: Tensor, spare: Spare) -> None:
+        """Refuses a mean that is not finite. The members are as before, or at the anchor."""
+        own, self._own = self._own, None
+        if mean.device.type == "cpu" and not bool(mean.isfinite().all()):
+            self.members.copy_(self.anchor.unsqueeze(1) if own is None else own)
+            spare.refuse()
 
     @contextmanager
     def _given_back(self) -> Generator[None]:
@@ -307,11 +327,15 @@ class Blocks:
 
 
 def leave_out(members: Tensor, spare: Spare) -> None:
-    """Members `[g, m, n]` that are not finite become zero, with a 1 in the spare scalar."""
+    """Members `[g, m, n]` that are not finite become zero, with a 1 in the spare scalar; without
+    such a scalar they stay as they are.
+    """
     finite = members.sum(-1, dtype=scale_dtype(members.dtype)).isfinite()  # [g, m]
     if members.device.type == "cpu" and bool(finite.all()):
         return
     spare.says()
+    if spare.place is None:
+        return
     members.masked_fill_(~finite.unsqueeze(-1), 0)
     members[..., spare.place] = (~finite).to(members.dtype)
 

@@ -60,7 +60,7 @@ def _average(row: Row, world: Collective, says: Callable[[], None]) -> bool:
     values = row.values[None, None]
     if spare is None or world.members == 1:
         return False
-    leave_out(values, Spare(spare, says))
+    leave_out(values, Spare([spare], says))
     mean = ExactMean().reduce(values, None, world).wait()
     share = made_up(mean, spare, world.members, None)
     return share is not None and share.device.type == "cpu"

@@ -24,6 +24,8 @@ from localsgd.averaging.level import Averaging, Level, average_and_share
 from localsgd.errors import UserError
 from localsgd.optimizer.consistency import SameBatch
 from localsgd.optimizer.gradient_packs import MakeLevels
+from localsgd.optimizer.join import refuse_join
+from localsgd.optimizer.not_finite import seen_not_finite
 
 
 def unwrapped(model: nn.Module) -> tuple[nn.Module, DistributedDataParallel | None]:
@@ -75,6 +77,7 @@ class Overlap:
 
     Attributes:
         named: a context in which the loss of a rank becomes `PeerLost`.
+        says: called before gradients of this worker that are not finite are averaged.
     """
 
     def __init__(self, multiple: int = 1) -> None:
@@ -84,6 +87,7 @@ class Overlap:
         self.flags: Callable[[], Sequence[float]] | None = None
         self.carried: Tensor | None = None
         self.named: Callable[[], AbstractContextManager[None]] = nullcontext
+        self.says: Callable[[], None] = lambda: None
         self.averaged = False
         self.registered = False
         self._running: list[Running] = []
@@ -99,6 +103,8 @@ class Overlap:
             return future
         if self.watch is not None:
             self.watch.add([bucket])
+        if seen_not_finite(bucket):
+            self.says()
         n, told = bucket.numel(), self.flags() if first and self.flags is not None else ()
         missing = len(told) + -(n + len(told)) % self.multiple
         padded = nn.functional.pad(bucket, (0, missing)) if missing else bucket
@@ -141,7 +147,7 @@ def average_bucket(overlap: Overlap, bucket: dist.GradBucket) -> Future[Tensor]:
 
 
 def quieten(ddp: DistributedDataParallel) -> None:
-    """No buffer crosses, and no gradient before somebody switches that on."""
+    """No buffer crosses, no gradient before somebody switches that on, and nobody joins."""
     if ddp.static_graph:
         raise UserError(
             "DistributedDataParallel(static_graph=True) can't leave out its synchronisation in a "
@@ -149,6 +155,7 @@ def quieten(ddp: DistributedDataParallel) -> None:
         )
     ddp.broadcast_buffers = False
     ddp.require_backward_grad_sync = False
+    ddp.join_hook = refuse_join
 
 
 def overlap_of(ddp: DistributedDataParallel, parameters: set[int], multiple: int) -> Overlap | None:

@@ -18,6 +18,7 @@ from localsgd.optimizer.amp import all_finite, finite, gradients_of, unscale
 from localsgd.optimizer.consistency import SameBatch
 from localsgd.optimizer.ddp import Overlap, averaging_behind, overlap_of, quieten
 from localsgd.optimizer.gradient_packs import call_after_backward, packs_of
+from localsgd.optimizer.not_finite import seen_not_finite
 from localsgd.optimizer.settings import Settings
 from localsgd.reduce import ExactMean
 from localsgd.reduce.compressor import widest
@@ -38,6 +39,8 @@ class GradientAveraging:
         watched: whether the first gradients are compared among all workers.
         flags: what this worker tells all others beside its gradients, where it does.
         named: a context in which the loss of a rank becomes `PeerLost`.
+        says: called before gradients of this worker that are not finite are averaged.
+        leave_out: called where averaged ones are not; says whether the step is left out, or raises.
     """
 
     def __init__(
@@ -50,6 +53,8 @@ class GradientAveraging:
         watched: bool,
         flags: Callable[[], Sequence[float]] | None = None,
         named: Callable[[], AbstractContextManager[None]] = nullcontext,
+        says: Callable[[], None] = lambda: None,
+        leave_out: Callable[[], bool] = lambda: True,
     ) -> None:
         self._placement = placement
         self._settings = settings
@@ -59,6 +64,8 @@ class GradientAveraging:
         self._exact = settings.exact if placement.world.members > 1 else 0
         self._multiple = multiple = row_multiple(placement.world.members)
         self._flags = flags
+        self._says = says
+        self._leave_out = leave_out
         self._carried: Tensor | None = None
         told = FLAGS if flags else 0
         self._packs = [pack for row in rows for pack in packs_of(row, multiple, told)]
@@ -76,6 +83,7 @@ class GradientAveraging:
                 self._overlap = overlap_of(ddp, synchronised, padding)
                 if self._overlap is not None:
                     self._overlap.named = named
+                    self._overlap.says = says
 
     def set_lockstep(self, lockstep: int) -> None:
         """From now on the gradients of the `lockstep` innermost levels are averaged."""
@@ -104,7 +112,8 @@ class GradientAveraging:
         """Averages, unless that has been done for this step.
 
         Returns:
-            The share of workers in the block that set their `mark`, once for each pack.
+            The share of workers in the block that set their `mark`, or whose gradients were seen
+            not to be finite, once for each pack.
         """
         if self._overlap is not None and self._overlap.averaged:
             self.averaged = True
@@ -117,13 +126,13 @@ class GradientAveraging:
         self.averaged = True
         whole = self._flags is not None and self.lockstep == self._settings.levels
         told = self._flags() if whole and self._flags is not None else ()
-        found = [pack.average(self._levels, mark, told) for pack in self._packs]
+        found = [pack.average(self._levels, mark, told, self._says) for pack in self._packs]
         if whole:
             self._carried = found[0][1].clone()
         return [mean for mean, _ in found]
 
     def average_scaled(self, wrapper: Optimizer, inner: Optimizer) -> bool:
-        """Averages what a `GradScaler` may have scaled; says whether it skips the step.
+        """Averages what a `GradScaler` may have scaled; says whether the step is skipped.
 
         Args:
             wrapper: has what the scaler says, if there is one.
@@ -136,8 +145,10 @@ class GradientAveraging:
         skip = found is not None and bool(found)
         averaged_before = self.averaged
         marks = self.average(mark=skip)
-        if found is None or skip:
-            return skip
+        if found is None:
+            return self.not_finite(marks) and self._leave_out()
+        if skip:
+            return True
         if averaged_before:
             return not self.all_finite(inner)
         return bool(marks) and bool(torch.stack([mark.float() for mark in marks]).max() > 0)
@@ -178,6 +189,23 @@ class GradientAveraging:
     def all_finite(self, optimizer: Optimizer) -> bool:
         """Whether the averaged gradients are, and were when they were averaged early."""
         return (self._finite is None or bool(self._finite)) and all_finite(optimizer)
+
+    def not_finite(self, marks: Sequence[Tensor]) -> bool:
+        """Whether averaged gradients are seen not to be finite; then the next are averaged anew.
+
+        Args:
+            marks: as `average` has just returned them.
+        """
+        if not self.averaged or self._device.type != "cpu":
+            return False
+        if marks:
+            found = any(float(mark) > 0 for mark in marks)
+        else:
+            hidden = self._finite is not None and not bool(self._finite)
+            found = hidden or any(map(seen_not_finite, self._gradients()))
+        if found:
+            self.reopen()
+        return found
 
     @torch.no_grad()
     def mean_loss(self, loss: Any) -> Any:

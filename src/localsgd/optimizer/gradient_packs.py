@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from localsgd.averaging.level import Averaging, average_and_share
 from localsgd.errors import UserError
+from localsgd.optimizer.not_finite import seen_not_finite
 from localsgd.rows.layout import Layout
 from localsgd.rows.model_rows import Row
 
@@ -41,15 +42,23 @@ class Pack:
     device: torch.device
 
     def average(
-        self, make_levels: MakeLevels, mark: bool, told: Sequence[float] = ()
+        self,
+        make_levels: MakeLevels,
+        mark: bool,
+        told: Sequence[float] = (),
+        says: Callable[[], None] = lambda: None,
     ) -> tuple[Tensor, Tensor]:
         """Averages the gradients; returns the means of the workers' marks, a scalar tensor, and of
-        what they told.
+        what they told. A worker whose gradients are seen not to be finite sets its mark, and calls
+        `says` before.
         """
         row = self.layout.rows(1, self.device)[0]
         *views, marks = self.layout.views(row).values()
         missing = self._fill(views, marks)
         count = len(self.parameters)
+        if seen_not_finite(row):
+            mark = True
+            says()
         marks[-1] = float(mark)
         for index, number in enumerate(told, count):
             marks[index] = number

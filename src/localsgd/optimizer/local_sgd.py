@@ -25,8 +25,9 @@ from localsgd.optimizer.ddp import unwrapped
 from localsgd.optimizer.gradient_averaging import GradientAveraging
 from localsgd.optimizer.guards import Guards
 from localsgd.optimizer.inner_optimizer import check_inner, makes_state
+from localsgd.optimizer.join import refuse_join
 from localsgd.optimizer.model_levels import ModelLevels
-from localsgd.optimizer.not_finite import go_on_from_mean
+from localsgd.optimizer.not_finite import go_on_from_mean, leave_out_step
 from localsgd.optimizer.peer_errors import others_named_lost
 from localsgd.optimizer.reports import Reports
 from localsgd.optimizer.saved import check_saved, fingerprint
@@ -97,7 +98,8 @@ class LocalSGD(Wrapping):
         start: `"check"` that all ranks start from the same weights, or `"broadcast"` rank 0's.
         not_finite: what becomes of a sync in which some workers' weights have NaN or infinity. They
             are left out of an exact mean in any case; then `"error"` raises on all ranks, and
-            `"leave_out"` goes on from the mean of the others, who go on with it.
+            `"leave_out"` goes on from the mean of the others, who go on with it. Where gradients
+            are averaged the step is left out on all ranks. Nothing is asked of a GPU.
         timeout: of a collective; must outlast the longest time by which a rank may be behind, and
             so the slowest round. A `timedelta`, or seconds.
 
@@ -106,6 +108,7 @@ class LocalSGD(Wrapping):
     """
 
     _step_supports_amp_scaling = True
+    join_hook = staticmethod(refuse_join)
 
     def __init__(
         self,
@@ -170,11 +173,11 @@ class LocalSGD(Wrapping):
         self._untrained = Untrained(self.inner)
         self._module, ddp = unwrapped(self.model)
         self._together = together = Together(presence, self._module, rows)
-        self._left_out = partial(
-            go_on_from_mean, together, self.inner, settings.not_finite == "leave_out"
+        goes_on, says = settings.not_finite == "leave_out", together.says_not_finite
+        self._left_out = partial(go_on_from_mean, together, self.inner, goes_on)
+        self._models = ModelLevels(
+            rows, placement, settings, ledger, says, together.refuse_not_finite, self._left_out
         )
-        says = together.says_not_finite
-        self._models = ModelLevels(rows, placement, settings, ledger, says, self._left_out)
         world = Metered(placement.world, ledger.levels[-1])
         device, needs_rate = rows[0].values.device, self._models.needs_learning_rate
         self._reports = reports = Reports(
@@ -182,7 +185,16 @@ class LocalSGD(Wrapping):
         )
         flags = reports.flags if reports.signals.flagged else None
         self._gradients = gradients = GradientAveraging(
-            rows, placement, settings, ledger, ddp, watched, flags, together.named
+            rows,
+            placement,
+            settings,
+            ledger,
+            ddp,
+            watched,
+            flags,
+            together.named,
+            says,
+            partial(leave_out_step, together, goes_on),
         )
         self._loop = Loop(
             settings.schedules,
@@ -291,7 +303,8 @@ class LocalSGD(Wrapping):
     def _evaluate(self, closure: Callable[[], Any]) -> Any:
         with torch.enable_grad():
             loss = closure()
-        self._gradients.average()
+        if self._gradients.not_finite(self._gradients.average()):
+            leave_out_step(self._together, goes_on=False)
         self._gradients.reopen()  # The closure may be called again in this step.
         if loss is not None and self._reports.of_loss:
             self.report_loss(loss)

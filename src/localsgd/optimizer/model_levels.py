@@ -29,6 +29,7 @@ class ModelLevels(Stacks[AnyLevel]):
         settings: reducers and outer optimizers of the levels; every row has its own copies.
         ledger: counts what crosses.
         says: called before this worker is left out of a mean, as its weights are not finite.
+        refuse: raises where a worker can't be left out of a fragment.
         left_out: called after a mean that is without some workers.
     """
 
@@ -39,6 +40,7 @@ class ModelLevels(Stacks[AnyLevel]):
         settings: Settings,
         ledger: Ledger,
         says: Callable[[], None] = lambda: None,
+        refuse: Callable[[], None] = lambda: None,
         left_out: Callable[[], None] = lambda: None,
     ) -> None:
         self._rows = rows
@@ -53,7 +55,7 @@ class ModelLevels(Stacks[AnyLevel]):
                 outers=settings.outers,
                 ledger=ledger,
                 delay=settings.delay,
-                spare=None if row.layout.spare is None else Spare(row.layout.spare, says),
+                spare=Spare(row.layout.gaps, says, refuse),
             )
             for row, *reducers in zip(rows, *by_level, strict=True)
         ]

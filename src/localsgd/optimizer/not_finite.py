@@ -1,12 +1,24 @@
-"""What is left of a worker whose weights were not finite."""
+"""What becomes of weights and gradients that are not finite.
+
+A worker whose weights are not finite is left out of their mean (see `averaging/level.py`).
+Gradients are averaged with those of all others, in memory of a user's or of DDP's, so what can be
+left out is the step: it is taken on no worker that has averaged with this one. Each looks at its
+own gradients before they are averaged, and says so in the store if they are not finite. A GPU is
+not asked, as that would wait for it in every step.
+"""
 
 from __future__ import annotations
+
+import warnings
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from localsgd.errors import UserError
 from localsgd.optimizer.together import Together
+from localsgd.reduce.compressor import scale_dtype
+from localsgd.wire.presence import named
 
 
 def go_on_from_mean(together: Together, inner: Optimizer, goes_on: bool) -> None:
@@ -26,3 +38,45 @@ def clear_not_finite(optimizer: Optimizer) -> None:
         for value in state.values():
             if isinstance(value, Tensor) and value.is_floating_point():
                 value.masked_fill_(~value.isfinite(), 0)
+
+
+def seen_not_finite(values: Tensor) -> bool:
+    """Whether some scalars are not finite, by one read; a GPU is not asked."""
+    if values.device.type != "cpu":
+        return False
+    total = values.sum(dtype=scale_dtype(values.dtype))
+    return not bool(total.isfinite()) and not bool(values.isfinite().all())
+
+
+def leave_out_step(together: Together, goes_on: bool) -> bool:
+    """Says whose gradients were not finite.
+
+    Args:
+        together: where they have said so.
+        goes_on: whether such a step is left out, and is no error.
+
+    Returns:
+        True: the step must not be taken.
+
+    Raises:
+        UserError: where that is an error, or all ranks had such gradients.
+    """
+    presence = together.presence
+    assert presence is not None
+    ranks = presence.marked()
+    who = named(ranks) if ranks else "the mean of all ranks"
+    said = f"{who} had gradients that are not finite {presence.event}"
+    if not goes_on:
+        raise UserError(
+            f"{said}, and all weights are as before that step; lower the learning rate, clip "
+            'gradients, or let such steps be left out by not_finite="leave_out" (not in a closure)'
+        )
+    if len(ranks) == presence.processes:
+        raise UserError(
+            f"all ranks had gradients that are not finite {presence.event}, and to leave the step "
+            "out would not help; go on from the last state that was saved, with a lower learning "
+            "rate or clipped gradients"
+        )
+    if presence.rank == min(ranks, default=0):
+        warnings.warn(f"{said}, and that step is left out", stacklevel=2)
+    return True

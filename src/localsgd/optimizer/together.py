@@ -82,6 +82,16 @@ class Together:
         if self.presence is not None:
             self.presence.mark()
 
+    def refuse_not_finite(self) -> None:
+        """Some rank can't be left out of the mean of a fragment."""
+        assert self.presence is not None
+        raise UserError(
+            f"{named(self.presence.marked())} had weights that are not finite "
+            f"{self.presence.event}, in a fragment of the model that is all of one tensor, so that "
+            "they could not be left out; ranks have kept their own weights there, or the last mean "
+            "if there is one; give fewer fragments, lower the learning rate or clip gradients"
+        )
+
     def tell_of_not_finite(self, goes_on: bool) -> bool:
         """Says on all ranks, or on one, who was left out; returns whether this one was."""
         assert self.presence is not None

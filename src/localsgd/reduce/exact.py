@@ -16,9 +16,14 @@ from localsgd.wire.collective import Collective, Pending
 class ExactMean(Reducer):
     """mean_k of the updates, in place, in whatever order the wire sums.
 
-    The mean of equal updates is theirs to the bit where M is a power of two, and to a rounding for
-    other M. In half precision it is theirs for every M: a wire that sums half-precision numbers
-    rounds after each addition, so they are averaged like ordered ones, with as many bytes.
+    The mean of equal updates is theirs to the bit for M of 2 and 4. For other M their sum is
+    rounded on the way, in one process as over gloo: 15 % of the numbers are off for M = 3 (by one
+    rounding), 12 % for 5, 29 % for 6, 44 % for 8 (up to 1.3 machine epsilons), 67 % for 13 (2.0),
+    70 % for 16 (2.3), in float32 and float64 alike. Averaged again and again they stop moving after
+    a few times, without a bias. No later step can mend that, as the sum has lost it.
+
+    In half precision the mean is theirs for every M: a wire that sums half-precision numbers rounds
+    after each addition, so they are averaged like ordered ones, with as many bytes.
     """
 
     linear = True

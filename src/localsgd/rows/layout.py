@@ -107,7 +107,14 @@ class Layout:
     @property
     def spare(self) -> int | None:
         """A place that belongs to no tensor, if there is one."""
-        return int(self._padding[0]) if len(self._padding) else None
+        return self.gaps[0] if self.gaps else None
+
+    @cached_property
+    def gaps(self) -> tuple[int, ...]:
+        """The first place of each gap between tensors."""
+        starts = [*(slot.offset for slot in self.slots), self.length]
+        ends = [0, *(slot.offset + slot.length for slot in self.slots)]
+        return tuple(end for end, start in zip(ends, starts, strict=True) if end < start)
 
     def fingerprint(self) -> bytes:
         """A hash of names, shapes, memory formats and dtype: equal where rows may be averaged."""

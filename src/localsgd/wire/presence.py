@@ -113,6 +113,7 @@ class Presence:
         self._failed: Waiting | None = None
         self._meeting = 0
         self._told_at = 0.0
+        self._marks: dict[int, str] = {}  # that have been read last
 
     @staticmethod
     def of_processes(limit: timedelta) -> Presence | None:
@@ -241,11 +242,24 @@ class Presence:
     def mark(self) -> None:
         """Sets this rank apart in what it is about to take part in."""
         self._own.set(f"marked/{self.event}/{self.rank}", "")
+        self._own.set(f"marked/{self.rank}", str(self.event))
 
     def marked(self) -> list[int]:
-        """The ranks that are set apart in what has just been done."""
+        """The ranks that are set apart in what has just been done; those that have last been set
+        apart in anything, where it began with an earlier event, as a late mean does.
+        """
+        ranks = range(self.processes)
         place = f"marked/{self.event}"
-        return [rank for rank in range(self.processes) if self._own.check([f"{place}/{rank}"])]
+        now = [rank for rank in ranks if self._own.check([f"{place}/{rank}"])]
+        self._marks |= dict.fromkeys(now, str(self.event))
+        return now or [rank for rank in ranks if self._untold(rank)]
+
+    def _untold(self, rank: int) -> bool:
+        if not self._own.check([f"marked/{rank}"]):
+            return False
+        last = self._own.get(f"marked/{rank}").decode()
+        before, self._marks[rank] = self._marks.get(rank), last
+        return last != before
 
     def _ranks(self, group: dist.ProcessGroup) -> Sequence[int]:
         ranks = dist.get_process_group_ranks(group)

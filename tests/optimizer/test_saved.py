@@ -1,0 +1,195 @@
+"""States that can't be loaded: damaged, of another model, of other settings, of another rank."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from localsgd import Delay, LocalSGD, UserError, outer
+from localsgd.reduce import CompressedMean, PowerSgd, Sign
+from tests.distributed.harness import run
+from tests.optimizer.reference import assert_bits, loss_of, nesterov, net, values
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def made(model: Any = None, **keywords: Any) -> tuple[Any, LocalSGD]:
+    model = net() if model is None else model
+    return model, LocalSGD(nesterov(model), model, **{"local_steps": 2, **keywords})
+
+
+def trained(model: Any, optimizer: LocalSGD, steps: int) -> None:
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss_of(model, rank, optimizer.steps).backward()
+        optimizer.step()
+
+
+def refused(optimizer: LocalSGD, state: Any) -> str:
+    """The words of a refusal that changes nothing."""
+    before = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(UserError) as caught:
+        optimizer.load_state_dict(state)
+    after = optimizer.state_dict()
+    assert str(after) == str(before)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def saved(**keywords: Any) -> dict[str, Any]:
+    model, optimizer = made(**keywords)
+    trained(model, optimizer, 3)
+    return copy.deepcopy(optimizer.state_dict())
+
+
+PARTS = [*made()[1].state_dict()["local_sgd"]]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_state_that_lacks_a_part(part: str) -> None:
+    state = saved()
+    del state["local_sgd"][part]
+    said = refused(made()[1], state)
+    assert said.startswith(f"the state has no {part!r}, without which it can't be gone on from;")
+
+
+DAMAGES: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
+    ("rank", lambda state: state.update(local_sgd=None)),
+    ("rank", lambda state: state.update(local_sgd=[])),
+    ("position", lambda state: state["local_sgd"].update(position=None)),
+    ("position", lambda state: state["local_sgd"]["position"].pop("left")),
+    ("position", lambda state: state["local_sgd"]["position"].pop("memories")),
+    ("position", lambda state: state["local_sgd"]["position"]["lengths"].append(2)),
+]
+
+
+@pytest.mark.parametrize(("part", "damage"), DAMAGES)
+def test_a_damaged_state(part: str, damage: Callable[[dict[str, Any]], Any]) -> None:
+    state = saved()
+    damage(state)
+    assert refused(made()[1], state).startswith(f"the state has no {part!r}, ")
+
+
+def _renamed() -> nn.Module:
+    return nn.ModuleDict(dict(zip("abcd", net(), strict=True)))
+
+
+def _wider() -> nn.Module:
+    model = net()
+    model[3] = nn.Linear(5, 3).double()
+    return model
+
+
+def _thawed() -> nn.Module:
+    model = net()
+    model[3].bias.requires_grad_(True)
+    return model
+
+
+@pytest.mark.parametrize("build", [_renamed, _wider, lambda: net().float(), _thawed])
+def test_a_state_of_another_model(build: Callable[[], nn.Module]) -> None:
+    assert refused(made(build())[1], saved()).startswith("the state is of another model: names,")
+
+
+@pytest.mark.parametrize(
+    ("what", "other"),
+    [
+        ("reducer", {"reducer": [CompressedMean(Sign())]}),
+        ("outer", {"outer": [outer.diloco()]}),
+        ("delay", {"delay": Delay(fragments=2)}),
+        ("inner_state", {"inner_state": "all=reset"}),
+    ],
+)
+def test_a_state_of_other_settings(what: str, other: dict[str, Any]) -> None:
+    for keywords, state in (({}, saved(**other)), (other, saved())):
+        said = refused(made(**keywords)[1], state)
+        assert said.startswith(f"the state was saved with {what} ")
+        assert "make it with the same" in said
+
+
+def test_the_schedule_may_change() -> None:
+    _, optimizer = made(local_steps=5)
+    optimizer.load_state_dict(saved())
+    assert optimizer.steps == 3
+
+
+def others(keywords: dict[str, Any]) -> str | None:
+    """What a rank reads that loads the state of the next one; None where it may."""
+    model, optimizer = made(**keywords)
+    trained(model, optimizer, 5)
+    states: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(states, optimizer.state_dict())
+    _, new = made(**keywords)
+    state = states[(dist.get_rank() + 1) % len(states)]
+    try:
+        new.load_state_dict(state)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+SIGN, RANK = CompressedMean(Sign()), PowerSgd(rank=1)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "keywords"),
+    [
+        (2, {"reducer": [SIGN]}),
+        (2, {"reducer": [RANK]}),
+        (2, {"reducer": [SIGN], "delay": Delay(fragments=2)}),
+        (2, {"delay": Delay(fragments=2, syncs=1)}),
+        (4, {"topology": "2x2", "local_steps": [1, 2], "reducer": [SIGN, None]}),
+        (4, {"topology": "2x2", "local_steps": [1, 2], "outer": [outer.diloco(), None]}),
+        (3, {"topology": "1+2", "local_steps": [2, 2], "reducer": [None, SIGN]}),
+    ],
+)
+def test_the_memory_of_another_rank(ranks: int, keywords: dict[str, Any]) -> None:
+    for rank, said in enumerate(run(ranks, others, keywords)):
+        assert said is not None, rank
+        other = (rank + 1) % ranks
+        assert said.startswith(f"the state is of rank {other}, and what its levels and reducers ")
+        assert f"not of rank {rank};" in said
+
+
+@pytest.mark.parametrize(
+    ("ranks", "keywords"),
+    [
+        (2, {}),
+        (2, {"outer": [outer.diloco()]}),  # The one anchor of all.
+        (2, {"reducer": [CompressedMean(Sign(), feedback=False)], "local_steps": 8}),
+        (4, {"topology": "2x2", "local_steps": [1, 2]}),
+    ],
+)
+def test_a_state_that_is_the_same_on_all_ranks_serves_another(
+    ranks: int, keywords: dict[str, Any]
+) -> None:
+    assert run(ranks, others, keywords) == [None] * ranks
+
+
+def resumed_from_one_file(keywords: dict[str, Any]) -> bool:
+    """All ranks go on from what the first one saved, as its model and its momenta were theirs."""
+    model, optimizer = made(**keywords)
+    trained(model, optimizer, 4)
+    optimizer.finish()
+    states: list[Any] = [(optimizer.state_dict(), model.state_dict())]
+    dist.broadcast_object_list(states)
+    new_model, new = made(**keywords)
+    new_model.load_state_dict(states[0][1])
+    new.load_state_dict(states[0][0])
+    trained(new_model, new, 4)
+    new.finish()
+    weights: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(weights, values(new_model))
+    assert_bits(weights[0], weights[-1])
+    return bool(torch.isfinite(new_model[0].weight).all())
+
+
+def test_one_rank_s_state_is_gone_on_from_on_all() -> None:
+    assert run(2, resumed_from_one_file, {"outer": [outer.diloco()]}) == [True, True]
