@@ -106,7 +106,7 @@ def facts(content: Content) -> list[tuple[str, str]]:
     tuned = "; learning rates of baselines tuned, where that is done" if content.tunes else ""
     said = [
         ("scale", f"{content.scale}: {SCALES.get(content.scale, '')}{tuned}"),
-        ("labels", f"{len(content.sections)}, of which {studied} have a study"),
+        ("labels", f"{len(content.sections)}, of which {studied} have a design at this scale"),
         ("runs", f"{done:,} of {all_:,} done"),
     ]
     for name, values in content.origins.items():
