@@ -22,6 +22,7 @@ from experiments.landscape.claims import (
 from experiments.landscape.design import ARMS, DIRECTIONS, MANY, SETTINGS, Setting
 from experiments.landscape.figures import FIGURES
 from experiments.landscape.measures import MINI_BATCH, POST_LOCAL, SCRATCH, SHAPES
+from experiments.markdown import table
 from experiments.study import State
 
 SETS = ("train", "test")
@@ -172,8 +173,3 @@ def _besides(seeds: list[Records]) -> str:
 
 def _spread(values: list[float]) -> str:
     return f"{np.mean(values):.4g} ± {np.std(values, ddof=1):.2g}"
-
-
-def table(heads: list[str], rows: list[list[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

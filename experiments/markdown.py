@@ -1,0 +1,24 @@
+"""Markdown: text that means itself, and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+ESCAPED = str.maketrans({**{mark: f"\\{mark}" for mark in r"\`*_[<>&|~$"}, "\n": " "})
+
+
+def escaped(text: str) -> str:
+    r"""Text in which nothing is taken for a mark of Markdown or HTML.
+
+    >>> print(escaped("a*b | <b>[1]"))
+    a\*b \| \<b\>\[1]
+    """
+    return text.translate(ESCAPED)
+
+
+def table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int] = ()
+) -> str:
+    """A table of cells that are Markdown; columns of `numbers` are aligned to the right."""
+    rules = ["---:" if index in numbers else "---" for index in range(len(headings))]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (headings, rules, *rows))
