@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-import numpy as np
-
 from experiments.claims import LEAST_SEEDS, evidence, interest
 from experiments.landscape import design
 from experiments.landscape.claims import (
@@ -22,7 +20,7 @@ from experiments.landscape.claims import (
 from experiments.landscape.design import ARMS, DIRECTIONS, MANY, SETTINGS, Setting
 from experiments.landscape.figures import FIGURES
 from experiments.landscape.measures import MINI_BATCH, POST_LOCAL, SCRATCH, SHAPES
-from experiments.markdown import table
+from experiments.markdown import spread, table
 from experiments.study import State
 
 SETS = ("train", "test")
@@ -172,4 +170,4 @@ def _besides(seeds: list[Records]) -> str:
 
 
 def _spread(values: list[float]) -> str:
-    return f"{np.mean(values):.4g} ± {np.std(values, ddof=1):.2g}"
+    return spread(values, ".4g", ".2g")
