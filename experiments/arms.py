@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from experiments import markdown
 from experiments.claims import claimed, conclude
 from experiments.registry import entry
 from experiments.study import Cell, Claim, Record, Records, Scale, Table
@@ -88,10 +88,7 @@ def values(records: Records, one: Arm, field: str) -> dict[int, float]:
 def spread(records: Records, one: Arm, field: str, digits: int = 2) -> Cell:
     """`92.48 ± 0.17`, the mean over seeds and its deviation; `None` where nothing is done."""
     kept = list(values(records, one, field).values())
-    if not kept:
-        return None
-    mean = f"{statistics.fmean(kept):.{digits}f}"
-    return f"{mean} ± {statistics.stdev(kept):.{digits}f}" if len(kept) > 1 else mean
+    return markdown.spread(kept, f".{digits}f") if kept else None
 
 
 def seeds_done(records: Records, one: Arm) -> Cell:

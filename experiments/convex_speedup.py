@@ -7,10 +7,11 @@ Interrupt it at will: runs are kept, and a second call goes on where the first s
 
 from __future__ import annotations
 
+from experiments import markdown
 from experiments.convex import claims, designs, figures, report
 from experiments.convex.command import Options, command
 from experiments.convex.study import find_all
-from experiments.convex.tables import cell, markdown, spread, times, worker_counts
+from experiments.convex.tables import cell, spread, times, worker_counts
 
 
 def run(options: Options) -> None:
@@ -41,7 +42,7 @@ def run(options: Options) -> None:
             f"## Speed-up, {name}",
             report.grid(speedups, highest=True),
             f"## How many times faster H = 16 is than H = 1, {name}",
-            markdown(["K", "T(H = 1) / T(H = 16)"], advantages),
+            markdown.table(["K", "T(H = 1) / T(H = 16)"], advantages),
         ]
     parts += ["## What was run", report.effort(bench, found, store)]
     options.path("speedup", "md").write_text("\n\n".join(parts) + "\n")

@@ -7,11 +7,12 @@ Interrupt it at will: runs are kept, and a second call goes on where the first s
 
 from __future__ import annotations
 
+from experiments import markdown
 from experiments.convex import claims, designs, figures, report
 from experiments.convex.command import Options, command
 from experiments.convex.stepsizes import FAMILIES
 from experiments.convex.study import find_all
-from experiments.convex.tables import Cell, Table, cell, fastest, markdown, relative, spread, times
+from experiments.convex.tables import Cell, Table, cell, fastest, relative, spread, times
 
 # The factor is the paper's choice, "for ease of illustration": what of the claims hangs on it?
 FACTORS = (1.0, 5.0, 25.0, 125.0, 1000.0)
@@ -36,7 +37,7 @@ def run(options: Options) -> None:
         report.heading(bench),
         report.claims({name: claims.of_time(table) for name, table in tables.items()}),
         "## The same, read otherwise (true target)",
-        markdown(
+        markdown.table(
             ["", "T(64, 1) / T(16, 16)", "T(256, 1) / T(16, 16)", "fastest"],
             [[name, *_ratios(table)] for name, table in readings.items()],
         ),

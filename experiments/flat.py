@@ -6,7 +6,6 @@ run there are taken over, not run again.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from experiments.claims import conclude
 from experiments.landscape import claims as flat
 from experiments.landscape.design import ARMS, SETTINGS, Setting
 from experiments.landscape.study import load, one_seed, read, rounded
+from experiments.markdown import spread
 from experiments.study import Cell, Claim, Picture, Record, Records, Scale, ScaleName, Workplace
 
 if TYPE_CHECKING:
@@ -115,10 +115,7 @@ class Flat:
     def spread(self, value: flat.Value, digits: int = 4) -> Cell:
         """Mean and deviation over seeds, to so many significant digits."""
         found = [value(seed) for seed in self.seeds]
-        if not found:
-            return None
-        mean = f"{statistics.fmean(found):.{digits}g}"
-        return f"{mean} ± {statistics.stdev(found):.2g}" if len(found) > 1 else mean
+        return spread(found, f".{digits}g", ".2g") if found else None
 
     def claims(self, wanted: Callable[[flat.Claim], bool], place: str) -> list[Claim]:
         """Those of the earlier design that a figure is about."""

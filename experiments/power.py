@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from experiments.claims import ALPHA, LEAST_SEEDS, holm
+from experiments.markdown import table
 
 SEED = 0
 DRAWS = 20_000
@@ -114,8 +115,7 @@ def tables() -> str:
 
 
 def _table(headings: list[str], rows: list[list[str]]) -> str:
-    lines = [headings, ["---", *["---:"] * (len(headings) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return table(headings, rows, numbers=range(1, len(headings)))
 
 
 if __name__ == "__main__":

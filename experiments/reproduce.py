@@ -101,9 +101,11 @@ def _carry_out(request: Request, wanted: Sequence[Study], console: Console) -> i
     mine = engine.share(everything, request.shard)
     console.print(showing.forecast(mine, store, _processes(request, mine)))
     for study in wanted:
-        if study.whole is not None:
-            rest = engine.share_by_key(engine.distinct(study.whole(scale)), request.shard)
-            console.print(showing.outlook(study, rest, store, _processes(request, rest)))
+        whole = _more_than_jobs(study, scale)
+        if whole:
+            mine_of_all = engine.share_by_key(whole, request.shard)
+            processes = _processes(request, mine_of_all)
+            console.print(showing.outlook(study, mine_of_all, store, processes))
     place = engine.Place(request.work / scale.name, request.data_dir)
     try:
         outcome = engine.carry_out(mine, store, place, _processes(request, mine), console)
@@ -120,6 +122,14 @@ def _carry_out(request: Request, wanted: Sequence[Study], console: Console) -> i
     for title, reason in outcome.failed.items():
         console.print(f"not done: {title}: {reason}", style="red", markup=False)
     return 1 if outcome.failed else 0
+
+
+def _more_than_jobs(study: Study, scale: Scale) -> list[Job]:
+    """All work of a study whose jobs are only its first part; nothing if they are all of it."""
+    if study.whole is None:
+        return []
+    whole = engine.distinct(study.whole(scale))
+    return whole if len(whole) > len(engine.distinct(study.jobs(scale))) else []
 
 
 def _designed(wanted: Sequence[Study], scale: Scale, *, named: bool) -> list[Study]:

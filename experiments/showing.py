@@ -79,7 +79,7 @@ def cell_text(cell: Cell) -> str:
     """A cell for people; dots for what is not done yet."""
     if cell is None:
         return "…"
-    return f"{cell:g}" if isinstance(cell, float) else str(cell)
+    return f"{cell:.5g}" if isinstance(cell, float) else str(cell)
 
 
 def _judged(claim: Claim) -> Text:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from experiments import markdown
 from experiments.convex import designs, figures, report
 from experiments.convex.command import Options, command
 from experiments.convex.study import find_all
@@ -20,7 +21,6 @@ from experiments.convex.tables import (
     cell,
     fastest,
     local_steps_of,
-    markdown,
     relative,
     spread,
     times,
@@ -71,7 +71,7 @@ def _winners(tables: Mapping[float, Table]) -> str:
             [f"{factor:g}", name, spread(table[best], 0), f"B = {plain.batch}", spread(ratio)]
         )
     header = ["price", "fastest", "its time", "fastest with H = 1", "times slower"]
-    return markdown(header, rows)
+    return markdown.table(header, rows)
 
 
 def _best_steps(tables: Mapping[float, Table]) -> str:
@@ -79,7 +79,7 @@ def _best_steps(tables: Mapping[float, Table]) -> str:
         [str(batch), *(str(_best_h(table, batch)) for table in tables.values())]
         for batch in batches(next(iter(tables.values())))
     ]
-    return markdown(["B", *(f"price {factor:g}" for factor in tables)], rows)
+    return markdown.table(["B", *(f"price {factor:g}" for factor in tables)], rows)
 
 
 def _best_h(table: Table, batch: int) -> int:

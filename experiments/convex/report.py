@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from experiments import markdown
 from experiments.convex.claims import Claim
 from experiments.convex.search import Found
 from experiments.convex.setup import Setup
@@ -19,7 +20,6 @@ from experiments.convex.tables import (
     cell,
     cell_of,
     local_steps_of,
-    markdown,
     size_of,
     spread,
     worker_counts,
@@ -37,7 +37,7 @@ def claims(by_target: Mapping[str, Sequence[Claim]]) -> str:
     rows = []
     for same in zip(*by_target.values(), strict=True):
         rows.append([same[0].text, *(t for claim in same for t in (claim.verdict, claim.evidence))])
-    return markdown(header, rows)
+    return markdown.table(header, rows)
 
 
 def grid(table: Table, highest: bool = False) -> str:
@@ -52,7 +52,7 @@ def grid(table: Table, highest: bool = False) -> str:
         best = int(np.argmax(means) if highest else np.argmin(means))
         shown[best] = f"**{shown[best]}**"
         rows.append([str(a), *shown])
-    return markdown(["B" if along_batch else "K", *(f"H = {h}" for h in all_h)], rows)
+    return markdown.table(["B" if along_batch else "K", *(f"H = {h}" for h in all_h)], rows)
 
 
 def rounds(found: Mapping[Setup, Found], target: int, cells: Sequence[Cell]) -> str:
@@ -66,7 +66,7 @@ def rounds(found: Mapping[Setup, Found], target: int, cells: Sequence[Cell]) -> 
                 count = str(best.reached.syncs[-1])
                 name = f"K = {where.workers}, B = {where.batch}, {where.method}"
                 rows.append([name, str(setup.seed), count, size_of(best), iterate, str(one.runs)])
-    return markdown(["configuration", "seed", "rounds", "step size", "iterate", "runs"], rows)
+    return markdown.table(["configuration", "seed", "rounds", "step size", "iterate", "runs"], rows)
 
 
 def effort(

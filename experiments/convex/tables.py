@@ -116,13 +116,6 @@ def spread(values: Floats, digits: int = 2) -> str:
     return f"{np.mean(values):.{digits}f} ± {np.std(values, ddof=1):.{digits}f}"
 
 
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join(lines)
-
-
 def size_of(best: Best) -> str:
     """A step size in words: `32·2^1` or `min(32, 2^-3 n/(t+1))`."""
     power = f"2^{best.size.exponent}"

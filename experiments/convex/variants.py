@@ -12,13 +12,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from experiments import markdown
 from experiments.convex import designs, figures, report
 from experiments.convex.command import Options, command
 from experiments.convex.figures import Lines
 from experiments.convex.search import Found
 from experiments.convex.setup import Qsr, Setup, local
 from experiments.convex.study import find_all
-from experiments.convex.tables import cell_of, markdown, relative, spread, times
+from experiments.convex.tables import cell_of, relative, spread, times
 from localsgd.schedule.fixed import Every, PostLocal
 
 INNER = 1.0
@@ -92,7 +93,7 @@ def _table(panels: Mapping[str, Lines]) -> str:
         for family, lines in panels.items()
         for label, by_batch in lines.items()
     ]
-    return markdown(["", "schedule", *(f"B = {batch}" for batch in axis)], rows)
+    return markdown.table(["", "schedule", *(f"B = {batch}" for batch in axis)], rows)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from torch import nn
 from experiments.cost_model import published
 from experiments.cost_model.published import Network
 from experiments.cost_model.scaling import Size, size_of
+from experiments.markdown import table
 from localsgd.cost.allreduce import ALGORITHMS, Link
 from localsgd.cost.counts import syncs
 from localsgd.cost.equation import Cluster, printed, seconds
@@ -161,7 +162,5 @@ def page() -> dict[str, str]:
     }
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
-    lines += ["| " + " | ".join(str(one) for one in row) + " |" for row in rows]
-    return "\n".join(lines)
+def _table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    return table(headings, [[str(one) for one in row] for row in rows])

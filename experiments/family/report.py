@@ -12,6 +12,7 @@ from typing import Any
 from experiments.claims import paired
 from experiments.family.design import ARMS, TABLE_OF_MOMENTA
 from experiments.family.runner import Kept
+from experiments.markdown import table
 
 REFERENCE = "mini-batch SGD"
 
@@ -79,25 +80,23 @@ def write(kept: Kept, folder: Path) -> None:
 
 
 def markdown(found: Sequence[Line]) -> str:
-    rows = [
-        "| method | test accuracy (%) | less mini-batch SGD, paired | syncs | a worker sent |",
-        "| --- | ---: | ---: | ---: | ---: |",
-    ]
+    headings = [
+        "method", "test accuracy (%)", "less mini-batch SGD, paired", "syncs", "a worker sent"
+    ]  # fmt: skip
+    rows = []
     for line in found:
-        against = f"{mean(line.against):+.2f} ± {line.half_width:.2f}" if line.against else ""
-        rows.append(
-            f"| {line.arm} | {mean(line.accuracies):.2f} ± {line.deviation:.2f} "
-            f"| {against if line.arm != REFERENCE else ''} | {line.syncs:.0f} "
-            f"| {line.bytes / 1e6:.2f} MB |"
-        )
+        known = line.against and line.arm != REFERENCE
+        against = f"{mean(line.against):+.2f} ± {line.half_width:.2f}" if known else ""
+        accuracy = f"{mean(line.accuracies):.2f} ± {line.deviation:.2f}"
+        sent = f"{line.bytes / 1e6:.2f} MB"
+        rows.append([line.arm, accuracy, against, f"{line.syncs:.0f}", sent])
     counts = sorted({len(line.accuracies) for line in found})
     seeds = " to ".join(str(count) for count in (counts[0], counts[-1])[: len(counts)])
-    rows += [
-        "",
+    note = (
         f"Mean ± deviation over {seeds} seeds; the difference with its 95 % interval (Student's t, "
-        "same seed for both).",
-    ]
-    return "\n".join(rows) + "\n"
+        "same seed for both)."
+    )
+    return f"{table(headings, rows, numbers=range(1, 5))}\n\n{note}\n"
 
 
 def _draw(found: Sequence[Line], path: Path) -> None:

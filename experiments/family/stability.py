@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from experiments.markdown import table
+
 GLOBAL = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 
@@ -38,16 +40,16 @@ def largest_stable(local: float, outer: float, nesterov: bool = True) -> float:
     return last
 
 
-def table() -> str:
-    rows = [
-        "| global momentum | largest stable γ a, Nesterov 0.9 inside | heavy ball 0.9 inside |",
-        "| ---: | ---: | ---: |",
-    ]
+def thresholds() -> str:
+    headings = [
+        "global momentum", "largest stable γ a, Nesterov 0.9 inside", "heavy ball 0.9 inside"
+    ]  # fmt: skip
+    rows = []
     for outer in GLOBAL:
         own = [largest_stable(0.9, outer, nesterov) for nesterov in (True, False)]
-        rows.append(f"| {outer:g} | {own[0]:.3g} | {own[1]:.3g} |")
-    return "\n".join(rows)
+        rows.append([f"{outer:g}", *(f"{one:.3g}" for one in own)])
+    return table(headings, rows, numbers=range(3))
 
 
 if __name__ == "__main__":
-    print(table())
+    print(thresholds())

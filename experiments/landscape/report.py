@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-import numpy as np
-
 from experiments.claims import LEAST_SEEDS, evidence, interest
 from experiments.landscape import design
 from experiments.landscape.claims import (
@@ -22,6 +20,7 @@ from experiments.landscape.claims import (
 from experiments.landscape.design import ARMS, DIRECTIONS, MANY, SETTINGS, Setting
 from experiments.landscape.figures import FIGURES
 from experiments.landscape.measures import MINI_BATCH, POST_LOCAL, SCRATCH, SHAPES
+from experiments.markdown import spread, table
 from experiments.study import State
 
 SETS = ("train", "test")
@@ -171,9 +170,4 @@ def _besides(seeds: list[Records]) -> str:
 
 
 def _spread(values: list[float]) -> str:
-    return f"{np.mean(values):.4g} ± {np.std(values, ddof=1):.2g}"
-
-
-def table(heads: list[str], rows: list[list[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return spread(values, ".4g", ".2g")

@@ -2,19 +2,18 @@
 
 - `content`: studies, pages and runs behind them, in the paper's order.
 - `tally`: what became of the paper's claims on accuracy, at every scale.
-- `markup`: HTML in which nothing is left unescaped.
-- `page`: the page, of `pieces` and `runs`.
+- `text`: all of it as Markdown; `page`: that as HTML.
 - `images`: figures as data; `sparkline`: curves of runs in the height of a line.
-- `markdown`: the same for `docs/`.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from experiments.report import markdown, page
+from experiments.report import page
 from experiments.report.content import Content
 from experiments.report.tally import Tally
+from experiments.report.text import Text
 from experiments.scales import scale_of
 from experiments.store import RESULTS, Store
 from experiments.study import ScaleName
@@ -54,11 +53,31 @@ def write(
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         tally = Tally.of(content, records)
-        write_whole(out, page.page(content, tally).encode())
+        whole = Text(content, tally, "images", runs=True)
+        write_whole(out, page.page(whole).encode())
         if text is not None:
-            markdown.write(content, tally, text)
+            _write_docs(content, tally, text)
     except OSError as error:
         raise UserError(
             f"{error.filename or out} cannot be written: {error.strerror}; name another place"
         ) from None
     return content
+
+
+def _write_docs(content: Content, tally: Tally, path: Path) -> None:
+    """The Markdown without runs, and its figures into `images/NAME/` beside it; older ones go."""
+    folder = path.parent / "images" / path.stem
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in (*folder.glob("*.svg"), *folder.glob("*.png")):
+        old.unlink()
+    tuned = " --tune" if content.tunes else ""
+    text = Text(content, tally, f"images/{path.stem}", runs=False)
+    made_by = (
+        f"Made by `localsgd report --scale {content.scale}{tuned} --markdown {path.name}` from the "
+        "records in `experiments/results/reproduce/`; see [how to reproduce](reproduce.md), also "
+        "for [the rule of verdicts](reproduce.md#verdicts)."
+    )
+    said = text.written(made_by)
+    for address, image in text.images.items():
+        (path.parent / address).write_bytes(image.content)
+    write_whole(path, said.encode())

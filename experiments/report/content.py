@@ -29,7 +29,7 @@ class Section:
 
     Args:
         entry: what the paper has.
-        page: what is read off the records; `None` where no study reproduces it.
+        page: what is read off the records; `None` if no study reproduces it at the scale.
         jobs: all the work of it.
         done: how much of that has been carried out.
     """
@@ -43,7 +43,7 @@ class Section:
     def progress(self) -> str:
         """In words."""
         if self.page is None:
-            return "nothing here reproduces it yet"
+            return "there is no design for it at this scale"
         if not self.jobs:
             return "counted or modelled, nothing is run"
         return f"{self.done} of {len(self.jobs)} runs done"
@@ -140,10 +140,13 @@ class Content:
 
 
 def judged_pages(records: Records) -> dict[str, Page]:
-    """The pages of all studies by label, their claims judged together: corrected for their number
-    within each family, and each piece of evidence counted once.
+    """The pages by label of all studies that have a design at the scale.
+
+    Their claims are judged together: corrected for their number within each family, and each piece
+    of evidence counted once.
     """
-    pages = {label: study.page(records) for label, study in studies().items()}
+    known = {k: one for k, one in studies().items() if records.scale.name in one.scales}
+    pages = {label: study.page(records) for label, study in known.items()}
     everything = [claim for page in pages.values() for claim in page.claims]
     kept, again = counted_once(everything)
     places = {id(claim): label for label, page in pages.items() for claim in page.claims}
@@ -165,7 +168,7 @@ def judged_pages(records: Records) -> dict[str, Page]:
 def section(entry: Entry, store: Store, pages: Mapping[str, Page]) -> Section:
     """An entry with what its study says of the records."""
     study = studies().get(entry.label)
-    if study is None:
+    if study is None or entry.label not in pages:
         return Section(entry, None)
     jobs = distinct([*study.jobs(store.scale), *study.later(store)])
     done = sum(store.of(job) is not None for job in jobs)

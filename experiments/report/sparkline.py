@@ -5,36 +5,34 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from experiments.report.markup import Html, element, joined
+from experiments.report.images import Image
 from experiments.study import Record
 from localsgd.basics.units import plural
 
 WIDTH, HEIGHT, EDGE = 120, 28, 2
 EPOCH, METRIC = 0, 1
+STYLE = 'fill="none" stroke="#3d8bc0" stroke-width="1.4" opacity="0.7"'
 Points = list[tuple[float, float]]
 
 
-def sparkline(records: Sequence[Record]) -> Html | None:
-    """The curves of some runs on one scale; `None` where there are none."""
+def sparkline(records: Sequence[Record]) -> tuple[str, Image] | None:
+    """The curves of some runs on one scale, and what they show; `None` where there are none."""
     lines = [line for record in records if len(line := _points(record)) > 1]
     if not lines:
         return None
-    values = [value for line in lines for _, value in line]
-    low, high = min(values), max(values)
-    last = max(epoch for line in lines for epoch, _ in line)
-    first = min(epoch for line in lines for epoch, _ in line)
-    drawn = joined(*(_drawn(line, (first, last), (low, high)) for line in lines))
-    words = f"test metric over epochs, {plural(len(lines), 'seed')}: {low:.4g} to {high:.4g}"
-    return element(
-        "svg",
-        element("title", words),
-        drawn,
-        class_="spark",
-        viewBox=f"0 0 {WIDTH} {HEIGHT}",
-        width=str(WIDTH),
-        height=str(HEIGHT),
-        role="img",
+    epochs, values = zip(*(point for line in lines for point in line), strict=True)
+    drawn = "".join(
+        f'<polyline points="{" ".join(_places(line, epochs, values))}"/>' for line in lines
     )
+    words = (
+        f"test metric over epochs, {plural(len(lines), 'seed')}: "
+        f"{min(values):.4g} to {max(values):.4g}"
+    )
+    svg = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}">'
+        f"<g {STYLE}>{drawn}</g></svg>"
+    )
+    return words, Image("svg", svg.encode())
 
 
 def _points(record: Record) -> Points:
@@ -44,11 +42,9 @@ def _points(record: Record) -> Points:
     return [(x, y) for x, y in known if math.isfinite(y)]
 
 
-def _drawn(line: Points, x_range: tuple[float, float], y_range: tuple[float, float]) -> Html:
-    def at(value: float, low: float, high: float, length: int) -> float:
+def _places(line: Points, epochs: Sequence[float], values: Sequence[float]) -> list[str]:
+    def at(value: float, among: Sequence[float], length: int) -> float:
+        low, high = min(among), max(among)
         return EDGE + (length - 2 * EDGE) * ((value - low) / (high - low) if high > low else 0.5)
 
-    places = (
-        f"{at(x, *x_range, WIDTH):.1f},{HEIGHT - at(y, *y_range, HEIGHT):.1f}" for x, y in line
-    )
-    return element("polyline", points=" ".join(places))
+    return [f"{at(x, epochs, WIDTH):.1f},{HEIGHT - at(y, values, HEIGHT):.1f}" for x, y in line]

@@ -6,6 +6,7 @@ import statistics
 from typing import TYPE_CHECKING
 
 from experiments.claims import OPEN, conclude
+from experiments.markdown import spread
 from experiments.measured import AllReduceTime
 from experiments.study import (
     Cell,
@@ -51,10 +52,7 @@ def page(records: Records) -> Page:
 def _measured(by: Times) -> Table:
     rows: list[list[Cell]] = []
     for job, record in by.items():
-        cell = None
-        if record is not None:
-            mean, deviation = statistics.fmean(record["times"]), statistics.stdev(record["times"])
-            cell = f"{mean:.4f} ± {deviation:.4f}"
+        cell = None if record is None else spread(record["times"], ".4f")
         rows.append([job.processes, cell, job.repeats])
     title = f"An all-reduce of {next(iter(by)).bytes / 1e6:g} MB here, over loopback"
     return Table(title, ("processes", "seconds", "repeats"), rows, [[job] for job in by])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from experiments.claims import conclude
+from experiments.markdown import spread
 from experiments.measured import StepTime, device
 from experiments.registry import entry
 from experiments.study import Cell, Claim, Page, Picture, Record, Records, Scale, Study, Table
@@ -55,11 +56,11 @@ def _ours(by: dict[StepTime, Record | None]) -> Table:
         if record is None:
             rows.append([job.batch, None, None, None])
             continue
-        mean, deviation = statistics.fmean(record["times"]), statistics.stdev(record["times"])
+        mean = statistics.fmean(record["times"])
         ratio = None
         if largest is not None:
             ratio = f"{mean / job.batch / statistics.fmean(per_sample(last, largest)):.3f}"
-        rows.append([job.batch, f"{mean:.3f} ± {deviation:.3f}", ratio, len(record["times"])])
+        rows.append([job.batch, spread(record["times"], ".3f"), ratio, len(record["times"])])
     headings = ("B", "seconds", f"ratio, to B = {last.batch}", "repeats")
     title = f"A step of ResNet-20 here ({device().type.upper()})"
     return Table(title, headings, rows, [[job] for job in by])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from experiments.claims import conclude
 from experiments.convex import claims
 from experiments.convex.job import MADE, ConvexJob, Figure
+from experiments.markdown import spread
 from experiments.pictures import lines
 from experiments.registry import entry
 from experiments.study import Cell, Claim, Page, Picture, Records, Scale, Study, Table
@@ -126,10 +127,7 @@ def _speedups(found: Times) -> dict[Point, list[float]]:
 
 
 def _spread(values: Sequence[float]) -> Cell:
-    if not values:
-        return None
-    mean = f"{statistics.fmean(values):.2f}"
-    return f"{mean} ± {statistics.stdev(values):.2f}" if len(values) > 1 else mean
+    return spread(values) if values else None
 
 
 def _time_picture(found: Times) -> Picture:

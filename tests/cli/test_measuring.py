@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
+from localsgd.basics.seeds import generator_for
+from localsgd.cli import main
 from localsgd.cli.measuring import load
-from localsgd.landscape import Hessian, Objective, in_batches, read_records
+from localsgd.landscape import Hessian, Objective, estimated, in_batches, kept, read_records
 from localsgd.train.data import tasks
+from localsgd.train.data.sampling.subset import batches_of
 from localsgd.train.engine.run_folder import Folder
 from tests.cli.conftest import TINY, Command
 from tests.cli.test_mistakes import refused
@@ -95,6 +99,42 @@ def test_two_runs_and_the_line_between_them(
     assert sorted(path.name for path in (other.parent / "landscape").glob("*.png")) == [
         "drift.png", "interpolation.png", "largest_eigenvalue.png", "step_noise.png",
     ]  # fmt: skip
+
+
+def test_statistics_are_estimated_on_images_as_training_reads_them(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Augmented, with the same draws every time, on the samples that are measured on plain."""
+    digits = tasks.load("digits").subset(80)
+    real = digits.train_batch
+
+    def noisy(indices: Tensor, draws: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        x, y = real(indices, None)
+        return (x if draws is None else x + torch.rand(x.shape, generator=draws)), y
+
+    object.__setattr__(digits, "train_batch", noisy)
+    object.__setattr__(digits, "subset", lambda _: digits)
+    monkeypatch.setattr(tasks, "load", lambda *_, **__: digits)
+    arguments = ["landscape", str(whole), "--samples", "16", "--what", "line", "--data", "train"]
+    found = {}
+    for statistics in ("kept", "estimated", "estimated"):
+        out = tmp_path / f"{statistics}-{len(found)}"
+        assert main([*arguments, "--statistics", statistics, "--out", str(out)]) == 0
+        (score,) = read_records(out / "landscape.jsonl")
+        found.setdefault(statistics, []).append(score["loss"])
+        told = "measured on 16 training samples, read as training reads them"
+        assert (told in capsys.readouterr().out) == (statistics == "estimated")
+    net = load(Folder.open(whole), digits, "cpu")
+    plain = batches_of(digits, 16, names=("train",))["train"]
+    augmented = batches_of(
+        digits, 16, names=("train",), draws=generator_for(0, "landscape statistics")
+    )["train"]
+    assert not torch.equal(plain[0][0], augmented[0][0])
+    assert torch.equal(plain[0][1], augmented[0][1])
+    for statistics in (kept(net), estimated(net, augmented)):
+        wanted = Objective(net, digits.loss, plain, statistics=statistics).score().loss
+        assert set(found[statistics.kind]) == {wanted}
+    assert found["kept"] != found["estimated"][:1]
 
 
 def test_mistakes(command: Command, whole: Path, other: Path, tmp_path: Path) -> None:

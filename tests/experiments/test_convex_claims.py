@@ -18,7 +18,7 @@ from experiments.convex.race import Reached
 from experiments.convex.search import Best, Found
 from experiments.convex.setup import hierarchical, local
 from experiments.convex.stepsizes import StepSize
-from experiments.convex.tables import cell, fastest, markdown, relative, spread, times
+from experiments.convex.tables import cell, fastest, relative, spread, times
 from localsgd.errors import UserError
 
 matplotlib.use("Agg")
@@ -127,7 +127,6 @@ def test_pages_and_figures_are_made(tmp_path: Path) -> None:
 def test_words() -> None:
     assert spread(three(1.0, 2.0)) == "1.50 ± 0.71"
     assert spread(three(1.0)) == "1.00"
-    assert markdown(["a", "b"], [["1", "2"]]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
 
 
 def test_designs_hold_what_the_paper_names() -> None:

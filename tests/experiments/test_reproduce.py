@@ -12,14 +12,18 @@ import pytest
 import torch
 from rich.console import Console
 
-from experiments import studies
+from experiments import engine, studies
+from experiments import reproduce as reproduction
 from experiments.costs import planned
 from experiments.engine import Place, distinct
+from experiments.families import FAMILIES
 from experiments.registry import entries, entry
+from experiments.report import write
+from experiments.report.content import Content
 from experiments.reproduce import Request, reproduce
 from experiments.scales import SCALES
 from experiments.store import Store
-from experiments.study import Page, Record
+from experiments.study import Page, Record, Scale
 from experiments.training import TrainJob
 from localsgd.basics.units import size
 from localsgd.errors import UserError
@@ -112,6 +116,36 @@ def test_before_anything_is_done_there_is_a_page(label: str, tmp_path: Path) -> 
             assert job.title
             if isinstance(job, TrainJob):
                 assert planned(job).steps >= 1
+
+
+@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
+def test_every_scale_has_a_report_and_a_forecast(
+    scale: Scale, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the studies that have a design there, and of no others; nothing is carried out."""
+    designed = {label for label, one in studies.studies().items() if scale.name in one.scales}
+    assert designed == {one.label for one in entries().values()} or scale.name == "medium"
+    content = Content.of(Store(scale, tmp_path))
+    assert {one.entry.label for one in content.sections if one.page is not None} == designed
+    write(scale.name, tmp_path / "r.html", text=tmp_path / "r.md", records=tmp_path)
+
+    monkeypatch.setattr(engine, "carry_out", lambda *_: engine.Outcome(failed={"nothing": "run"}))
+    console = Console(file=io.StringIO(), width=300, record=True)
+    request = Request(
+        everything=True, scale=scale.name, processes=1, out=tmp_path, work=tmp_path / "work"
+    )
+    monkeypatch.setattr(reproduction.showing, "_written", lambda picture, path: path)
+    assert reproduce(request, console) == 1
+    said = console.export_text()
+    assert {one.label for one in entries().values() if f"{one.name}: {one.shows}" in said} == (
+        designed
+    )
+    # Only where the jobs at hand are a part of the work is the whole of it foretold.
+    assert ("what is done already included" in said) == (scale.name == "medium")
+
+
+def test_an_accuracy_family_says_what_the_medium_scale_can_show() -> None:
+    assert all("medium" in one.why for one in FAMILIES.values() if one.accuracy)
 
 
 def done(folder: Path, **settings: Any) -> Record:

@@ -9,7 +9,6 @@ from torch import nn
 from localsgd.errors import UserError
 from localsgd.landscape import Objective, curve, estimated, plane, surface
 from localsgd.landscape.plane import frame
-from localsgd.landscape.surface import sharpness_of_curves
 from tests.landscape.cases import assert_same_state, batch_norm_net, objective, samples, state_of
 
 
@@ -39,7 +38,6 @@ def test_curve() -> None:
     found = curve(Objective(Bowl(0.0, 1.0, 0.0), height, DATA), axis(1), [-2, -1, 0, 1])
     assert found.losses == pytest.approx([2, 0, 2, 8])
     assert found.record(model="bowl")["loss"] == found.losses
-    assert sharpness_of_curves({"bowl": [found]})["bowl"] == pytest.approx([1])
 
 
 def test_surface_has_rows_by_the_second_direction() -> None:

@@ -13,14 +13,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from torch import nn
 
+from localsgd.basics.seeds import generator_for
 from localsgd.cli.options import LandscapeCommand
 from localsgd.errors import UserError
 from localsgd.landscape import Plan, compare, write_report
 from localsgd.landscape.announce import Progress as Tell
+from localsgd.landscape.statistics import batch_norms
 from localsgd.show.narrow import Fitting
 from localsgd.train.config.run import Run
 from localsgd.train.data import models, tasks
-from localsgd.train.data.sampling.subset import batches_of
+from localsgd.train.data.sampling.subset import Batches, batches_of
 from localsgd.train.data.task import Task
 from localsgd.train.engine.assembly import load_weights, pick_device
 from localsgd.train.engine.run_folder import Folder, check_place
@@ -44,10 +46,13 @@ def landscape(command: LandscapeCommand) -> int:
         task, command.samples or None, names=command.data, batch=command.batch, seed=command.seed
     )
     nets = {name: load(folder, task, command.device) for name, folder in folders.items()}
+    estimate_on = augmented(command, task) if estimates(command, nets) else None
     with reported(Console(stderr=True, quiet=command.quiet)) as progress:
         asked = replace(wanted, population=task.train_size)
         noise = sizes(folders) if "noise" in command.what else None
-        records = compare(nets, task.loss, data, asked, noise=noise, progress=progress)
+        records = compare(
+            nets, task.loss, data, asked, noise=noise, estimate_on=estimate_on, progress=progress
+        )
     records = [dated(record, folders) for record in records]
     if "watched" in command.what:
         records += watched(folders)
@@ -55,6 +60,13 @@ def landscape(command: LandscapeCommand) -> int:
     console = Console(quiet=command.quiet)
     for table in tables(records):
         console.print(table)
+    if estimate_on is not None:
+        count = sum(len(y) for _, y in estimate_on)
+        console.print(
+            f"Batch-norm statistics: measured on {count:,} training samples, read as training "
+            "reads them (augmented where the task augments)",
+            soft_wrap=True,
+        )
     figures = ", ".join(file.name for file in files[1:]) or "none"
     console.print(f"Records: {files[0]}; figures: {figures}", soft_wrap=True)
     return 0
@@ -142,6 +154,28 @@ def plan(command: LandscapeCommand) -> Plan:
         statistics=command.statistics,
         seed=command.seed,
     )
+
+
+def estimates(command: LandscapeCommand, nets: dict[str, nn.Module]) -> bool:
+    """Whether batch-norm statistics are measured anew."""
+    wanted = command.statistics == "estimated" or "plane" in command.what
+    return wanted and any(True for net in nets.values() for _ in batch_norms(net))
+
+
+def augmented(command: LandscapeCommand, task: Task) -> Batches:
+    """The training samples that are measured on, as training reads them.
+
+    On images without crops and flips a fitted network has other activations, and statistics that
+    cost points of accuracy.
+    """
+    return batches_of(
+        task,
+        command.samples or None,
+        names=("train",),
+        batch=command.batch,
+        seed=command.seed,
+        draws=generator_for(command.seed, "landscape statistics"),
+    )["train"]
 
 
 def dated(record: dict[str, Any], folders: dict[str, Folder]) -> dict[str, Any]:

@@ -233,7 +233,8 @@ class LandscapeCommand:
     """Of a curve, a line, a side of a surface or plane."""
     statistics: Literal["kept", "estimated"] = "kept"
     """Of batch norm: the models' own (between models: interpolated), or measured on the training
-    samples, at every point of a line. On planes they are always measured."""
+    samples, augmented as in training, at every point of a line. On planes they are always
+    measured."""
     batch: int = 500
     """Samples of a batch; it changes results through estimated statistics alone."""
     out: Path | None = None

@@ -21,10 +21,11 @@ from localsgd.errors import UserError
 from localsgd.landscape.batches import Batch
 from localsgd.landscape.group import summed
 from localsgd.landscape.objective import Objective, mean_of, scalar
+from localsgd.landscape.operator import Operator
 
 
 @final
-class OutputCurvature:
+class OutputCurvature(Operator):
     """J' A J over the data; built by `gauss_newton` or `empirical_fisher`.
 
     `middle(loss_of, z, u, samples)` gives A u for outputs z [b, ...] and tangents u of its shape.
@@ -35,16 +36,8 @@ class OutputCurvature:
         objective: Objective,
         middle: Callable[[Callable[[Tensor], Tensor], Tensor, Tensor, int], Tensor],
     ):
-        self.objective, self._middle = objective, middle
+        self.objective, self._middle, self.like = objective, middle, objective.weights
         self._chosen = objective.layout.named(objective.weights)
-
-    @property
-    def n(self) -> int:
-        return self.objective.n
-
-    @property
-    def like(self) -> Tensor:
-        return self.objective.weights
 
     def apply(self, vectors: Tensor) -> Tensor:
         """[k, n] -> [k, n]; one pass over the data and one reduction for all k."""

@@ -21,6 +21,7 @@ from localsgd.errors import UserError
 from localsgd.landscape.batches import Batch
 from localsgd.landscape.group import summed
 from localsgd.landscape.objective import Objective, mean_of
+from localsgd.landscape.operator import Operator
 
 GRAPH_BYTES = 2 << 30
 
@@ -48,7 +49,7 @@ class Linearised:
 
 
 @final
-class Hessian:
+class Hessian(Operator):
     """The Hessian [n, n] of an `Objective` at its weights, as an `Operator`.
 
     Args:
@@ -59,19 +60,12 @@ class Hessian:
 
     def __init__(self, objective: Objective, *, graph_bytes: int = GRAPH_BYTES):
         self.objective, self.graph_bytes = objective, graph_bytes
+        self.like = objective.weights
         leaves = objective.layout.split(objective.weights)
         self._leaves = tuple(leaf.clone().requires_grad_() for leaf in leaves)
         self._kept: list[Linearised] = []
         self._losses: dict[int, float] = {}
         self._batches: int | None = None
-
-    @property
-    def n(self) -> int:
-        return self.objective.n
-
-    @property
-    def like(self) -> Tensor:
-        return self.objective.weights
 
     def apply(self, vectors: Tensor) -> Tensor:
         """[k, n] -> [k, n]; one pass over the data and one reduction for all k."""

@@ -14,13 +14,13 @@ from localsgd.errors import UserError
 
 
 class Operator(Protocol):
-    """A symmetric matrix known by its products. `like` is any tensor of its dtype and device."""
+    """A symmetric matrix [n, n] known by its products. `like` [..., n] has its dtype and device."""
+
+    like: Tensor
 
     @property
-    def n(self) -> int: ...
-
-    @property
-    def like(self) -> Tensor: ...
+    def n(self) -> int:
+        return self.like.shape[-1]
 
     def apply(self, vectors: Tensor) -> Tensor:
         """[k, n] -> [k, n]: each row times the matrix."""
@@ -28,7 +28,7 @@ class Operator(Protocol):
 
 
 @final
-class Matrix:
+class Matrix(Operator):
     """A dense symmetric matrix [n, n] as an operator."""
 
     def __init__(self, matrix: Tensor):
@@ -36,47 +36,27 @@ class Matrix:
             raise UserError(f"a matrix of shape {list(matrix.shape)} is not square")
         self.like = matrix
 
-    @property
-    def n(self) -> int:
-        return self.like.shape[0]
-
     def apply(self, vectors: Tensor) -> Tensor:
         return vectors @ self.like
 
 
 @final
-class Scaled:
+class Scaled(Operator):
     """D A D for a diagonal D given as a vector [n]: curvature in rescaled coordinates."""
 
     def __init__(self, operator: Operator, scale: Tensor):
-        self.operator, self.scale = operator, scale
-
-    @property
-    def n(self) -> int:
-        return self.operator.n
-
-    @property
-    def like(self) -> Tensor:
-        return self.operator.like
+        self.operator, self.scale, self.like = operator, scale, operator.like
 
     def apply(self, vectors: Tensor) -> Tensor:
         return self.operator.apply(vectors * self.scale) * self.scale
 
 
 @final
-class Counted:
+class Counted(Operator):
     """Counts products (vectors, not calls) of the operator inside."""
 
     def __init__(self, operator: Operator):
-        self.operator, self.products = operator, 0
-
-    @property
-    def n(self) -> int:
-        return self.operator.n
-
-    @property
-    def like(self) -> Tensor:
-        return self.operator.like
+        self.operator, self.products, self.like = operator, 0, operator.like
 
     def apply(self, vectors: Tensor) -> Tensor:
         self.products += vectors.shape[0]

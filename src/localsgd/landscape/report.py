@@ -49,7 +49,7 @@ class Plan:
     a side of the surface over the first two directions; line_points: between two models, from
     -0.5 to 1.5; plane_points: a side of the plane through three; noise: (local batch, workers);
     population: of which batches are drawn, where the data are some of it; statistics: batch-norm
-    ones kept, or estimated on the data called "train".
+    ones kept, or estimated (on the data called "train" unless `estimate_on` is given).
 
     Raises:
         UserError: power iteration is asked for the smallest eigenvalues.
@@ -91,12 +91,19 @@ def evaluate(
     *,
     name: str = "model",
     parameters: str | tuple[str, ...] | None = None,
+    estimate_on: Data | None = None,
     group: ProcessGroup | None = None,
     progress: Progress = silent,
 ) -> Records:
-    """Records of one model on each data set, as {"train": batches, "test": batches}."""
+    """Records of one model on each data set, as {"train": batches, "test": batches}.
+
+    Args:
+        estimate_on: data for batch-norm statistics that the plan wants estimated, such as training
+            data augmented as in training; the data called "train" if not given.
+    """
     plan = plan or Plan()
-    statistics = _statistics(model, data, plan, group)
+    estimate_on = data.get("train") if estimate_on is None else estimate_on
+    statistics = _statistics(model, data, plan, estimate_on, group)
     records: Records = []
     for data_name, pairs in data.items():
         objective = Objective(
@@ -119,6 +126,7 @@ def compare(
     *,
     noise: Mapping[str, tuple[int, int]] | None = None,
     parameters: str | tuple[str, ...] | None = None,
+    estimate_on: Data | None = None,
     group: ProcessGroup | None = None,
     progress: Progress = silent,
 ) -> Records:
@@ -127,8 +135,10 @@ def compare(
 
     Args:
         noise: B and K of each model by its name, in place of the plan's, which are for all.
+        estimate_on: as for `evaluate`.
     """
     plan = plan or Plan()
+    estimate_on = data.get("train") if estimate_on is None else estimate_on
     first = next(iter(models.values()), None)
     if first is None:
         raise UserError("there are no models to compare; give at least one, by name")
@@ -137,13 +147,13 @@ def compare(
         same_architecture(first, model)
         own = plan if noise is None else replace(plan, noise=noise[name])
         records += evaluate(
-            model, loss, data, own, name=name, parameters=parameters, group=group,
-            progress=progress,
+            model, loss, data, own, name=name, parameters=parameters, estimate_on=estimate_on,
+            group=group, progress=progress,
         )  # fmt: skip
     if plan.line_points:
-        records += _lines(models, loss, data, plan, group, progress)
+        records += _lines(models, loss, data, plan, estimate_on, group, progress)
     if plan.plane_points:
-        records += _planes(models, loss, data, plan, group, progress)
+        records += _planes(models, loss, data, plan, estimate_on, group, progress)
     return records
 
 
@@ -155,16 +165,20 @@ def write_report(records: Records, folder: str | Path, *, figures: bool = True) 
 
 
 def _statistics(
-    model: nn.Module, data: Mapping[str, Data], plan: Plan, group: ProcessGroup | None
+    model: nn.Module,
+    data: Mapping[str, Data],
+    plan: Plan,
+    estimate_on: Data | None,
+    group: ProcessGroup | None,
 ) -> Statistics:
     if plan.statistics == "kept":
         return kept(model)
-    if "train" not in data:
+    if estimate_on is None:
         raise UserError(
             "batch-norm statistics are to be estimated on the data called 'train', but there are "
             f"only {', '.join(data)}; add it, or keep the model's own"
         )
-    return estimated(model, data["train"], group=group)
+    return estimated(model, estimate_on, group=group)
 
 
 def _operator(objective: Objective, plan: Plan) -> Operator:
@@ -232,6 +246,7 @@ def _lines(
     loss: Loss,
     data: Mapping[str, Data],
     plan: Plan,
+    estimate_on: Data | None,
     group: ProcessGroup | None,
     progress: Progress,
 ) -> Records:
@@ -239,8 +254,8 @@ def _lines(
     positions = sorted({*spread(-0.5, 1.5, plan.line_points), 0.0, 1.0})
     return [
         interpolate(
-            models[a], models[b], loss, data, positions, statistics=kind, group=group,
-            progress=progress,
+            models[a], models[b], loss, data, positions, statistics=kind, estimate_on=estimate_on,
+            group=group, progress=progress,
         ).record(pair=f"{a} to {b}")
         for a, b in combinations(models, 2)
     ]  # fmt: skip
@@ -251,11 +266,12 @@ def _planes(
     loss: Loss,
     data: Mapping[str, Data],
     plan: Plan,
+    estimate_on: Data | None,
     group: ProcessGroup | None,
     progress: Progress,
 ) -> Records:
     records = []
-    if "train" not in data and any(True for net in models.values() for _ in batch_norms(net)):
+    if estimate_on is None and any(True for net in models.values() for _ in batch_norms(net)):
         raise UserError(
             "batch-norm statistics of a plane are measured on the data called 'train', but there "
             f"are only {', '.join(data)}; add it, or leave planes out"
@@ -264,7 +280,7 @@ def _planes(
         three = [models[name] for name in names]
         for data_name, pairs in data.items():
             found = plane(
-                three, loss, pairs, points=plan.plane_points, estimate_on=data.get("train"),
+                three, loss, pairs, points=plan.plane_points, estimate_on=estimate_on,
                 group=group, progress=progress,
             )  # fmt: skip
             records.append(found.record(models=list(names), data=data_name))

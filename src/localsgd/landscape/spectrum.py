@@ -28,11 +28,6 @@ class Spectrum:
     def largest(self) -> float:
         return self.values[0]
 
-    @property
-    def dominant(self) -> float:
-        """The value of the largest magnitude among those found."""
-        return max(self.values, key=abs)
-
     def record(self, **extra: Any) -> dict[str, Any]:
         """The numbers, ready for a JSON line."""
         return {

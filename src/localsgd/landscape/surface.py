@@ -6,11 +6,10 @@ Letters: n chosen scalars.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor
 
 from localsgd.errors import UserError
@@ -100,19 +99,6 @@ def columns(scores: Iterable[Score]) -> dict[str, list[float | None]]:
     rows = [asdict(score) for score in scores]
     losses = [row["loss"] if math.isfinite(row["loss"]) else None for row in rows]
     return {"loss": losses, "accuracy": [row["accuracy"] for row in rows]}
-
-
-def sharpness_of_curves(curves: Mapping[str, Sequence[Curve]]) -> dict[str, list[float]]:
-    """For each model the mean rise of the loss over its curve, direction by direction.
-
-    Two models are compared direction by direction: with shared directions the comparison is paired.
-    """
-    return {name: [_mean_rise(one) for one in many] for name, many in curves.items()}
-
-
-def _mean_rise(one: Curve) -> float:
-    at_zero = min(range(len(one.steps)), key=lambda i: abs(one.steps[i]))
-    return float(torch.tensor(one.losses).mean()) - one.losses[at_zero]
 
 
 def _scores(

@@ -65,6 +65,18 @@ def test_changed_and_new_python_files_are_dirty(checkout: Path) -> None:
     assert code()["dirty"] is True
 
 
+def test_settings_of_a_repository_start_no_program(checkout: Path) -> None:
+    marker = checkout / "executed"
+    setting = ("config", "core.fsmonitor", f"touch {marker}; false")
+    subprocess.run(["git", "-C", str(checkout), *setting], check=True, timeout=60)
+    assert code()["dirty"] is False
+    assert not marker.exists()
+
+
+def test_all_of_the_package_counts() -> None:
+    assert (machine.PACKAGE / "version.py").is_file()
+
+
 def test_a_package_that_is_only_installed_has_no_commit(checkout: Path) -> None:
     """An environment inside another project's checkout isn't that project's code."""
     installed = checkout / "env" / "package"

@@ -6,17 +6,13 @@ import importlib.metadata
 import json
 import os
 import platform
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from localsgd.train.engine.machine import code, instructions, processor
 from localsgd.version import __version__
-
-_SETS = ("sse", "avx", "amx", "fma", "f16c", "neon", "asimd", "sve", "bf16", "i8mm")
-"""How the names of instruction sets begin on which sums and products depend."""
 
 
 def environment(device: torch.device, processes: int) -> dict[str, Any]:
@@ -35,7 +31,7 @@ def environment(device: torch.device, processes: int) -> dict[str, Any]:
         "device": str(device),
         "device_name": torch.cuda.get_device_name(device) if cuda else processor(),
         "processor": processor(),
-        "instruction_sets": instruction_sets(),
+        "instruction_sets": instructions(),
         "torch_instructions": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "processes": processes,
@@ -47,57 +43,16 @@ def environment(device: torch.device, processes: int) -> dict[str, Any]:
 def source() -> dict[str, Any]:
     """The `commit` of this package, and whether it is `dirty`: changed since.
 
-    Both are None where that is not known, as of a released version. Only the package's own checkout
-    is asked, never the folder where one stands, whose git settings may name programs.
+    Without a checkout the commit is the one that pip was given, as in `pip install git+https://...`
+    (PEP 610), and both are None if that is not known either, as of a released version.
     """
-    here = Path(__file__).resolve().with_name("__init__.py")
-    if _git(here, "ls-files", "--error-unmatch", here.name) is not None:
-        changes = _git(here, "status", "--porcelain", "--untracked-files=no")
-        dirty = None if changes is None else bool(changes)
-        return {"commit": _git(here, "rev-parse", "HEAD"), "dirty": dirty}
-    return {"commit": _installed_from(), "dirty": None}
-
-
-def _git(file: Path, *words: str) -> str | None:
-    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *words]
-    variables = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
-    try:
-        found = subprocess.run(
-            command, cwd=file.parent, env=variables, capture_output=True, text=True, check=True,
-            timeout=10, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return found.stdout.strip()
+    found = code()
+    return found if found["commit"] else {"commit": _installed_from(), "dirty": None}
 
 
 def _installed_from() -> str | None:
-    """The commit that pip was given, as in `pip install git+https://...` (PEP 610)."""
     try:
         text = importlib.metadata.distribution("localsgd").read_text("direct_url.json")
         return json.loads(text or "{}").get("vcs_info", {}).get("commit_id")
     except (importlib.metadata.PackageNotFoundError, ValueError, AttributeError):
         return None
-
-
-def processor() -> str:
-    """The processor's name, as well as the system tells it."""
-    return _told_of_processor("model name") or platform.processor() or platform.machine()
-
-
-def instruction_sets() -> list[str]:
-    """Those of the processor with which numbers are added and multiplied; empty where the system
-    does not tell.
-    """
-    words = (_told_of_processor("flags") or _told_of_processor("Features") or "").split()
-    return sorted({word for word in words if word.startswith(_SETS)})
-
-
-def _told_of_processor(name: str) -> str | None:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.partition(":")[0].strip() == name:
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return None

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parents[2]
 INSTRUCTIONS = re.compile(
     r"avx2|fma|avx512f|avx512_bf16|avx512_fp16|amx_\w+|asimd\w*|bf16|i8mm|sve2?"
 )
@@ -100,11 +100,19 @@ def _code(folders: tuple[Path, ...]) -> dict[str, Any]:
     return {"commit": commit.strip(), "dirty": None if changed is None else bool(changed)}
 
 
-def _git(*arguments: str) -> str | None:
-    """What git prints in the package's folder; `None` where it fails or isn't there."""
-    command = ["git", "-C", str(PACKAGE), *arguments]
+def _git(*words: str) -> str | None:
+    """What git prints in the package's folder; `None` where it fails or isn't there.
+
+    Only the package's own checkout is asked, never the folder where one stands, and no program that
+    its settings name is started.
+    """
+    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *words]
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     try:
-        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+        found = subprocess.run(
+            command, cwd=PACKAGE, env=variables, capture_output=True, text=True, check=True,
+            timeout=10, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None
     return found.stdout

@@ -22,20 +22,23 @@ def batches_of(
     names: Sequence[str] = NAMES,
     batch: int = 500,
     seed: int = 0,
+    draws: torch.Generator | None = None,
 ) -> dict[str, Batches]:
-    """Training and test samples, never augmented, as {"train": batches, "test": batches}.
+    """Training and test samples as {"train": batches, "test": batches}.
 
     Args:
         task: whose samples.
         samples: at most so many of each, drawn once by `seed`; all where not given.
         names: which of the two.
         batch: samples of a batch.
+        draws: for the augmentation of training samples, as in training; none is augmented if not
+            given.
     """
     if samples is not None and samples < 1:
         raise UserError(f"{samples} samples cannot be measured on; give 1 or more")
     sizes = {"train": task.train_size, "test": task.test_size}
     return {
-        name: _batches(_reader(task, name), chosen(sizes[name], samples, name, seed), batch)
+        name: _batches(_reader(task, name, draws), chosen(sizes[name], samples, name, seed), batch)
         for name in names
     }
 
@@ -48,9 +51,11 @@ def chosen(size: int, samples: int | None, name: str, seed: int) -> Tensor:
     return drawn[:samples].sort().values
 
 
-def _reader(task: Task, name: str) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+def _reader(
+    task: Task, name: str, draws: torch.Generator | None
+) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
     if name == "train":
-        return lambda indices: task.train_batch(indices, None)
+        return lambda indices: task.train_batch(indices, draws)
     return task.test_batch
 
 
