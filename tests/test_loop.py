@@ -12,7 +12,10 @@ import pytest
 import torch
 
 from localsgd import outer
+from localsgd.averaging.stacks import GradientLevels, Stacks
+from localsgd.loop import Loop
 from localsgd.schedule.fixed import every, piecewise, post_local, warmup
+from localsgd.schedule.progress import Progress
 from tests.cases import (
     Assembled,
     Case,
@@ -272,6 +275,41 @@ def test_a_run_goes_on_under_other_schedules_where_a_round_has_ended() -> None:
     assembled.go()
     whole = replace(first, schedules=(post_local(4, after=5),), steps=13)
     same_bits(assembled.outcome(), carried_out(whole))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("4x2", (every(2), every(3)), steps=14, **INNERS["decay"]),
+        Case("4", (post_local(3, after=4),), average="gradients", **INNERS["decay"]),
+        Case("4", (every(3),), outers=(outer.block_momentum(0.3),)),
+    ],
+    ids=lambda case: f"{case.topology}-{case.average}",
+)
+def test_rounds_that_open_during_a_sync_are_the_same(case: Case) -> None:
+    """The events as `LocalSGD` brings them about, on the trainer's workers."""
+    assembled = Assembled.of(case)
+    workers = assembled.workers
+    loop = Loop(
+        case.schedules,
+        Stacks([assembled.levels]),
+        GradientLevels(assembled.gradients),
+        assembled.position,
+        lambda step: Progress(step=step),
+        case.learning_rate,
+    )
+    loop.open()
+    for step in range(case.steps):
+        loop.begin()
+        workers.backward()
+        loop.gradients.average()
+        workers.apply(case.learning_rate(step))
+        if loop.stepped():
+            loop.sync(meanwhile=loop.open)
+    loop.finish()
+    assert loop.all_averaged
+    assert not loop.finish()
+    same_bits(assembled.outcome(), carried_out(case))
 
 
 # Steps, and what is called when

@@ -195,7 +195,7 @@ def test_a_page_with_tuned_baselines_says_so(tmp_path: Path) -> None:
     out, text = tmp_path / "report.html", tmp_path / "reproduced.md"
     told = ["report", "--scale", "smoke", "--out", str(out), "--markdown", str(text)]
     assert main(told) == 0
-    assert "baselines tuned" not in out.read_text(encoding="utf-8")
+    assert "learning rates of baselines tuned" not in out.read_text(encoding="utf-8")
     assert main([*told, "--tune"]) == 0
     assert "learning rates of baselines tuned" in out.read_text(encoding="utf-8")
     made_by = f"`localsgd report --scale smoke --tune --markdown {text.name}`"

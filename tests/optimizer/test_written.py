@@ -57,7 +57,7 @@ def set_at_a_start() -> list[set[float]]:
         steps(model, optimizer, 4)
         found.append(weights(model))
     model = net()
-    optimizer = local_sgd(model, outers=[outer.sgd(0.5)], delay=Delay(2, 1))
+    optimizer = local_sgd(model, outer=[outer.sgd(0.5)], delay=Delay(2, 1))
     steps(model, optimizer, 3)
     optimizer.finish()  # Nothing is under way any more.
     set_to(model, 100.0)
@@ -75,7 +75,7 @@ def test_weights_that_are_set_at_the_start_of_a_round_are_the_new_anchor() -> No
 def set_on_one_rank(same: bool) -> str:
     """Rank 1 sets other weights, or rank 0 puts its own back."""
     model = net()
-    optimizer = local_sgd(model, outers=[outer.sgd(0.5)])
+    optimizer = local_sgd(model, outer=[outer.sgd(0.5)])
     steps(model, optimizer, 2)
     if same:
         if dist.get_rank() == 0:
@@ -154,7 +154,7 @@ def resumed() -> list[str]:
     found = []
     for weights_first in (True, False):
         model = net()
-        optimizer = local_sgd(model, local_steps=4, outers=[outer.sgd(0.5)])
+        optimizer = local_sgd(model, local_steps=4, outer=[outer.sgd(0.5)])
         steps(model, optimizer, 2)
         saved = {name: t.clone() for name, t in model.state_dict().items()}
         state = optimizer.state_dict()

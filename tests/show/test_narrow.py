@@ -30,6 +30,6 @@ def test_a_table_where_there_is_room() -> None:
 def test_a_list_where_there_is_none(width: int) -> None:
     lines = printed(width)
     assert any(line.endswith(LABEL) for line in lines)
-    assert "test acc.   76.25 ±0.31" in lines
-    assert "syncs  1,234, 5" in lines
+    assert "test acc.  76.25 ±0.31" in lines
+    assert "syncs      1,234, 5" in lines
     assert max(map(len, lines)) <= width

@@ -31,7 +31,7 @@ from localsgd.schedule.progress import Progress, Schedule, checked_length, is_wh
 After: TypeAlias = int | Literal["first_decay"]
 
 
-MAY_BE_NONE = ("epoch", "share", "learning_rate", "loss", "seconds")
+MAY_BE_NONE = ("epoch", "fraction", "learning_rate", "loss", "seconds")
 
 
 def length_of(schedule: Schedule, progress: Progress) -> int:
