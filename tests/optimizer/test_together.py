@@ -106,6 +106,24 @@ def test_a_call_by_one_rank_ends_on_all_with_a_line_that_says_who_is_where(
         assert seconds < 30, seconds
 
 
+def gone_on_after(call: str) -> float:
+    """The seconds in which the second rank drops all, while what it has begun is under way."""
+    store = distributed_c10d._get_default_store()
+    alone(call, {}, 2, 8)
+    if dist.get_rank() == 0:
+        store.wait(["dropped"])
+        return 0.0
+    start = time.monotonic()
+    dist.destroy_process_group()
+    gc.collect()
+    store.set("dropped", "")
+    return time.monotonic() - start
+
+
+def test_a_program_can_go_on_after_such_an_error() -> None:
+    assert max(run(2, gone_on_after, "finish()")) < 30
+
+
 def two_calls(first: str, second: str, more: int) -> str:
     model, optimizer = made()
     trained(model, optimizer, 1 + more * dist.get_rank())

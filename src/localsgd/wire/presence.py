@@ -129,9 +129,11 @@ class Presence:
         self._release.atexit = False
 
     def _keep_groups(self) -> None:
-        """A collective may be under way for ever, and the end of its group would wait for it."""
-        if self._release is not None:
-            self._release.detach()
+        """A collective may be under way for ever, and the end of its group would wait for it: they
+        stay, also when all of `torch.distributed` has been ended.
+        """
+        if self._release is not None and (released := self._release.detach()) is not None:
+            _kept.append(released[2])
 
     # What a user calls.
 
@@ -337,6 +339,10 @@ class Presence:
         seen = self._read(ranks)
         steps = [f"rank {r} {seen[r].event}" for r in ranks[:8] if r in seen]
         return f"; last seen: {', '.join(steps)}" if steps else ""
+
+
+_kept: list[object] = []
+"""Groups that are never ended."""
 
 
 def _end(own: object, groups: Iterable[object]) -> None:
