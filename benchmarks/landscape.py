@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import copy
 import importlib.util
-import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from localsgd.landscape import (
     write_records,
 )
 from localsgd.train.data import tasks
+from localsgd.train.engine.machine import processor
 
 TOP = 10
 Batches = list[tuple[Tensor, Tensor]]
@@ -309,14 +309,6 @@ def show(record: dict[str, Any]) -> None:
         f"{record['values'][-1]:.5g}, largest relative residual {worst:.1e}",
         flush=True,
     )
-
-
-def processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(": ")[1] for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration, IndexError):
-        return platform.processor()
 
 
 if __name__ == "__main__":

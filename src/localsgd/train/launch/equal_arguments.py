@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from localsgd.errors import UserError
+from localsgd.wire.presence import named
 
 _SHOWN = 3  # differences in a message
 
@@ -37,9 +38,8 @@ def check_same(what: str, value: bytes | str) -> None:
 
 
 def _message(what: str, different: list[int], texts: list[str] | None) -> str:
-    ranks = f"rank{'s' * (len(different) > 1)} {', '.join(map(str, different))}"
     verb = "were" if len(different) > 1 else "was"
-    start = f"{ranks} {verb} started with a different {what} from rank 0"
+    start = f"{named(different)} {verb} started with a different {what} from rank 0"
     rank = different[0]
     differences = _differences(texts[0], texts[rank]) if texts else []
     if not differences:
