@@ -1,4 +1,4 @@
-"""What is left of a worker whose weights were not finite."""
+"""Cleans the optimizer of a worker whose weights were not finite."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 @torch.no_grad()
 def clear_not_finite(optimizer: Optimizer) -> None:
-    """Zeroes what is not finite in the optimizer's state: the next steps would be so again."""
+    """Sets values of the optimizer's state that are not finite to 0, as they would spread again."""
     for state in optimizer.state.values():
         for value in state.values():
             if isinstance(value, Tensor) and value.is_floating_point():

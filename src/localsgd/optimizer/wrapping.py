@@ -1,4 +1,4 @@
-"""An optimizer around another one, as PyTorch's tools see it."""
+"""An optimizer that wraps another one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from torch.optim import Optimizer
 from localsgd.errors import UserError
 
 KEY = "local_sgd"
-"""Of what `state_dict` adds to the inner optimizer's."""
+"""Key under which `state_dict` holds what it adds to the inner optimizer's state."""
 
 
 class Wrapping(Optimizer, ABC):
-    """Groups and state are the inner optimizer's, also after it replaces its lists; what is saved
-    is its state and a part of one's own, with the hooks of both calls as in `Optimizer`.
+    """An optimizer whose groups and state are always those of an inner optimizer.
+
+    It saves the inner optimizer's state and a part of its own, and calls hooks as `Optimizer` does.
     """
 
     inner: Optimizer
@@ -50,10 +51,10 @@ class Wrapping(Optimizer, ABC):
         self.inner.defaults = defaults
 
     def state_dict(self) -> dict[str, Any]:
-        """The inner optimizer's, and under `"local_sgd"` all that resumes a run at any step.
+        """The inner optimizer's state and, under `"local_sgd"`, all that resuming needs.
 
-        It belongs to this rank, as do the model's own weights in the middle of a round: each rank
-        saves both.
+        It belongs to this rank, as do the model's weights in the middle of a round: each rank saves
+        both.
         """
         for hook in self._optimizer_state_dict_pre_hooks.values():
             hook(self)
@@ -64,10 +65,10 @@ class Wrapping(Optimizer, ABC):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on from a `state_dict` of this rank; load the model's weights as well.
+        """Continues from a `state_dict` of this rank; load the model's weights as well.
 
         Raises:
-            UserError: where it is a plain optimizer's, or another setting's.
+            UserError: the state is a plain optimizer's, or was saved with other settings.
         """
         state = dict(state_dict)
         for change in self._optimizer_load_state_dict_pre_hooks.values():
@@ -87,12 +88,12 @@ class Wrapping(Optimizer, ABC):
 
     @abstractmethod
     def _own_state(self) -> dict[str, Any]:
-        """All that the inner optimizer's state lacks."""
+        """The state that this optimizer adds to the inner optimizer's."""
 
     @abstractmethod
     def _check_saved(self, own: dict[str, Any]) -> None:
-        """Refuses a part that can't be loaded here, before anything is changed."""
+        """Raises if `own` can't be loaded; called before anything is changed."""
 
     @abstractmethod
     def _load_own(self, own: dict[str, Any]) -> None:
-        """Goes on from what `_own_state` gave."""
+        """Loads what `_own_state` returned."""
