@@ -1,4 +1,4 @@
-"""The levels over a user's model: one stack of levels for each of its rows."""
+"""The levels over a user's model: one stack of them for each of its rows."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from localsgd.wire import Ledger
 
 
 class ModelLevels:
-    """Averages the workers' rows, level by level.
+    """Lets the workers' rows are averaged.
 
     Args:
         rows: of this worker.
         placement: where the others are.
         settings: reducers and outer optimizers of the levels; every row has its own copies.
-        ledger: counts the traffic.
-        says: called before this worker is left out of a mean because its weights are not finite.
+        ledger: counts what crosses.
+        says: called before this worker is left out of a mean, as its weights are not finite.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class ModelLevels:
         )
 
     def average(self, depth: int, first: int, meanwhile: Callable[[], None]) -> None:
-        """Synchronises levels `first` to `depth`; members of the inner levels hold equal models.
+        """Levels `first` to `depth` synchronise; the members of those inside hold equal models.
 
-        `meanwhile` is called once, while the first row is being sent. An error of its is raised
-        after all rows have been averaged, as they hold sums and updates until then.
+        `meanwhile` is called once, while the first of the rows is on its way. What it raises is
+        raised when all rows have been averaged, as they hold sums and updates until then.
         """
         failed: list[Exception] = []
 
@@ -79,7 +79,7 @@ class ModelLevels:
             raise failed[0]
 
     def take_left_out(self) -> bool:
-        """Whether a mean since the last call left out some workers. It doesn't wait for a GPU."""
+        """Whether a mean since the last time is without some workers. Asks no GPU."""
         found = False
         for part in self._parts():
             for level in part.levels if isinstance(part, Fragmented) else [part]:
@@ -89,19 +89,19 @@ class ModelLevels:
 
     @torch.no_grad()
     def catch_up(self) -> None:
-        """Sets all anchors to the current model, which is equal on all workers."""
+        """All anchors become what the model holds now, which all workers hold."""
         for levels in self._stacks:
             for level in levels:
                 level.catch_up()
 
     @property
     def keeps_anchors(self) -> bool:
-        """Whether any level averages updates instead of models."""
+        """Whether any level averages updates in place of models."""
         return any(not getattr(level, "plain", False) for level in self._parts())
 
     @property
     def at_anchors(self) -> bool:
-        """Whether the workers' rows equal the last average."""
+        """Whether the workers' rows hold what was last averaged."""
         return all(
             level.members.data_ptr() == level.anchor.data_ptr()
             or torch.equal(level.members[:, 0], level.anchor)
@@ -109,25 +109,25 @@ class ModelLevels:
         )
 
     def _parts(self) -> Iterator[Level | Fragmented]:
-        """The levels; a level with blocks of different sizes gives each block."""
+        """The levels, and each block of one whose blocks differ in size."""
         for level in itertools.chain.from_iterable(self._stacks):
             yield from level.levels if isinstance(level, Blocks) else [level]
 
     def check_some_in_place(self) -> None:
-        """Raises if a parameter has left its row; each call checks a few of them, in turn."""
+        """Refuses where a parameter has left its row; a few are looked at, in turn."""
         for row in self._rows:
             row.check_some_in_place()
 
     @torch.no_grad()
     def final_average(self, first: int) -> None:
-        """Makes the last sync, of the levels from `first` on."""
+        """The last sync, of the levels from `first` on."""
         for row, levels in zip(self._rows, self._stacks, strict=True):
             row.check_in_place()
             final_sync(levels, first)
 
     @property
     def may_differ(self) -> bool:
-        """Whether models may differ right after a sync."""
+        """Whether models may differ although they have just averaged."""
         return any(level.may_differ for levels in self._stacks for level in levels)
 
     def begin_round(self, level: int, learning_rate: float) -> None:
@@ -138,7 +138,7 @@ class ModelLevels:
         return [[level.state() for level in levels] for levels in self._stacks]
 
     def load(self, state: Sequence[Sequence[dict[str, Any]]]) -> None:
-        """Loads copies of what `state()` returned."""
+        """Takes copies of what is in `state`."""
         for levels, saved in zip(self._stacks, state, strict=True):
-            for level, part in zip(levels, saved, strict=True):
-                level.load(copy.deepcopy(part))
+            for level, own in zip(levels, saved, strict=True):
+                level.load(copy.deepcopy(own))

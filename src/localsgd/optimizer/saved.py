@@ -12,7 +12,7 @@ from localsgd.optimizer.settings import Settings
 from localsgd.rows.model_rows import Row
 
 SETTINGS = ("topology", "reducers", "outers", "delay", "inner_state")
-"""Settings that must be the same when a state is loaded."""
+"""Without which a state means something else."""
 
 
 def fingerprint(rows: Sequence[Row]) -> str:

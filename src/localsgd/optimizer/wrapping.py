@@ -14,9 +14,8 @@ KEY = "local_sgd"
 
 
 class Wrapping(Optimizer, ABC):
-    """An optimizer whose groups and state are always those of an inner optimizer.
-
-    It saves the inner optimizer's state and a part of its own, and calls hooks as `Optimizer` does.
+    """Groups and state are the inner optimizer's, also after it replaces its lists; what is saved
+    is its state and a part of one's own, with the hooks of both calls as in `Optimizer`.
     """
 
     inner: Optimizer
@@ -88,12 +87,12 @@ class Wrapping(Optimizer, ABC):
 
     @abstractmethod
     def _own_state(self) -> dict[str, Any]:
-        """The state that this optimizer adds to the inner optimizer's."""
+        """All that the inner optimizer's state lacks."""
 
     @abstractmethod
     def _check_saved(self, own: dict[str, Any]) -> None:
-        """Raises if `own` can't be loaded; called before anything is changed."""
+        """Refuses a part that can't be loaded here, before anything is changed."""
 
     @abstractmethod
     def _load_own(self, own: dict[str, Any]) -> None:
-        """Loads what `_own_state` returned."""
+        """Goes on from what `_own_state` gave."""
