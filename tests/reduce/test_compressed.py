@@ -44,7 +44,7 @@ def test_what_is_saved_stays_as_it_was() -> None:
 
 @pytest.mark.parametrize("saved", [{}, {"feedback": False}, {"feedback": True, "syncs": 3}])
 def test_feedback_without_its_memory_is_refused(saved) -> None:
-    with pytest.raises(UserError, match="error feedback is on, but what was saved is not of such"):
+    with pytest.raises(UserError, match="error feedback is on, but the state is of a run with"):
         CompressedMean(Sign()).load(saved)
 
 

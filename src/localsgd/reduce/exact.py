@@ -1,4 +1,4 @@
-"""The exact mean: one sum on memory that already lies in place, then one division."""
+"""The exact mean: one sum in place, in the wire's order, then one division."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from localsgd.wire.collective import Collective, Pending
 class ExactMean:
     """mean_k of the updates, in place, in whatever order the wire sums.
 
-    The mean of equal updates is theirs to the bit where M is a power of two, and to a rounding for
-    other M. In half precision it is theirs for every M: a wire that sums half-precision numbers
-    rounds after each addition, so they are averaged like ordered ones, with as many bytes.
+    "Exact" means that nothing is compressed; the last bits depend on the order in which the wire
+    sums. The mean of equal updates equals them to the bit if M is a power of two, and up to
+    rounding for other M. In half precision it equals them for every M: a wire that sums
+    half-precision numbers rounds after each addition, so `OrderedMean` averages them, with as many
+    bytes.
     """
 
     linear = True
