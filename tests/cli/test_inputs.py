@@ -130,20 +130,20 @@ def test_files_without_an_end(command: Command, cut: Path, tmp_path: Path) -> No
     os.mkfifo(pipe)
     out = f"--out={tmp_path / 'out'}"
     for place in ("/dev/zero", pipe):
-        refused(command, "is no file but a pipe", *SMALL, f"--partition=column:{place}", out)
-        refused(command, "is no file but a pipe", *SMALL, f"--init={place}", out)
+        refused(command, "is a pipe or a device", *SMALL, f"--partition=column:{place}", out)
+        refused(command, "is a pipe or a device", *SMALL, f"--init={place}", out)
     refused(command, "more than 1,048,576 bytes", "run", "--config=/dev/zero", out)
     for name in ("worker-00001.pt", "common.json"):
         [place] = cut.glob(f"checkpoints/*/{name}")
         kept = place.read_bytes()
         place.unlink()
         os.mkfifo(place)
-        refused(command, "is no file but a pipe", "resume", cut, "--quiet")
+        refused(command, "is a pipe or a device", "resume", cut, "--quiet")
         place.unlink()
         place.write_bytes(kept)
     os.replace(pipe, cut / "metrics.jsonl")
     for words in (("resume", cut, "--quiet"), ("show", cut)):
-        refused(command, "is no file but a pipe", *words)
+        refused(command, "is a pipe or a device", *words)
 
 
 def test_a_column_of_odd_numbers(command: Command, tmp_path: Path) -> None:
