@@ -32,7 +32,7 @@ from localsgd.train.data import models
 
 WORKERS, BATCH, MODEL = 16, 128, "resnet20"
 SHARE = 0.95
-"""Of the best single worker's samples a second, at least."""
+"""Smallest fraction of the best single worker's samples per second."""
 TURNS = 7
 
 

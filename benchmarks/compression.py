@@ -86,7 +86,7 @@ def timed_here(shapes: Shapes, others: bool, seconds: float) -> dict[str, Times]
 
 
 def reducers(layout: Layout) -> dict[str, Reducer]:
-    """Of whole syncs, with error feedback."""
+    """The reducers of whole syncs, with error feedback."""
     return {
         "plain average": ExactMean(),
         "sign": CompressedMean(Sign(), layout=layout),

@@ -35,9 +35,9 @@ from localsgd.train.config.run import Run
 from localsgd.train.engine.hosted import Inner, Workers
 
 COPIES = 3
-"""Of a model that must be there: parameters, gradients, momentum."""
+"""Necessary copies of a model: parameters, gradients, momentum."""
 BOUND = COPIES + 0.1
-"""A tenth for gradients on their way, activations and what is read with them; a copy would be 1."""
+"""Allowed copies: a tenth for gradients being sent and activations; another copy would add 1."""
 STEPS = 4
 STATUS = Path("/proc/self/status")
 

@@ -142,7 +142,7 @@ def deep_mlp(layers: int = 35, width: int = 1020) -> nn.Sequential:
 
 
 def layout_of(shapes: Shapes, members: int) -> Layout:
-    """Of a row that `members` can average."""
+    """The layout of a row that `members` can average."""
     named = ((str(i), torch.empty(shape, device="meta")) for i, shape in enumerate(shapes))
     return Layout.of(named, multiple=row_multiple(members))
 

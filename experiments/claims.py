@@ -103,7 +103,7 @@ class Test:
 
     @cached_property
     def p(self) -> float:
-        """Of Student's t: that the mean is on this side of each bound that matters; two-sided."""
+        """The two-sided p of Student's t that the mean is on this side of each relevant bound."""
         return max(self._of_t(bound) for bound in self._bounds())
 
     @cached_property
@@ -162,11 +162,11 @@ def claimed(sign: Literal[-1, 1], margin: float = 0.0) -> tuple[float, float]:
 
 
 def verdict(test: Test, p: float | None = None) -> State:
-    """Of complete differences.
+    """The verdict on a claim with complete differences.
 
     Args:
-        test: they and what is claimed.
-        p: corrected within a family; that of a single claim where not given.
+        test: the differences and the claim.
+        p: corrected within a family; that of a single claim if not given.
     """
     p = test.p if p is None else p
     reachable = max(ALPHA, 2.0 ** (1 - test.n))

@@ -28,7 +28,7 @@ NOTE = (
 
 @cache
 def price(workers: int) -> float:
-    """Of a sync of so many workers, in local steps."""
+    """The price of a sync of this many workers, in local steps."""
     clock = Clock.fit({h: t for h, t in published.MINUTES.items() if h <= FITTED})
     return clock.syncing / clock.compute * math.log2(workers) / math.log2(published.WORKERS)
 

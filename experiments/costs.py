@@ -40,7 +40,7 @@ Known = dict[tuple[str, str], float]
 
 
 def seconds(jobs: Sequence[Job], store: Store, known: Known | None = None) -> float | None:
-    """Of all jobs, done or not, on one core; `None` where nothing is known of one."""
+    """Seconds of all jobs, done or not, on one core; `None` if one of them is unknown."""
     known = known if known is not None else calibrated(jobs, store)
     total, seen = 0.0, set[tuple[Run, int]]()
     for job in jobs:
@@ -74,7 +74,7 @@ def planned(job: TrainJob) -> Plan:
 
 
 def _samples(job: TrainJob, seen: set[tuple[Run, int]]) -> int:
-    """That this job trains on, after those before it."""
+    """The samples that this job trains on, without those that earlier jobs share with it."""
     plan = planned(job)
     start = 0
     for step in trunk.milestones(plan):

@@ -47,7 +47,7 @@ class Place:
     records: Store | None = None
 
     def once(self, job: Job, make: Callable[[], Record]) -> Record:
-        """As in `Workplace`."""
+        """The job's record, as `Workplace.once` specifies."""
         if self.records is None:
             return make()
         known = _found(job, self.records)

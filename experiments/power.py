@@ -40,14 +40,14 @@ SHAPES: dict[str, Draw] = {
 
 
 def p_of_t(drawn: np.ndarray) -> np.ndarray:
-    """Of all draws at once: `[draws, n]` to `[draws]`."""
+    """The p of Student's t for all draws at once: `[draws, n]` to `[draws]`."""
     from scipy.stats import ttest_1samp
 
     return ttest_1samp(drawn, 0.0, axis=1).pvalue
 
 
 def p_of_signs(drawn: np.ndarray) -> np.ndarray:
-    """Of all draws at once, exact."""
+    """The exact p of the sign-flip test for all draws at once: `[draws, n]` to `[draws]`."""
     n = drawn.shape[1]
     bits = np.arange(2**n)[:, None] >> np.arange(n) & 1
     sums = np.abs(drawn @ (2.0 * bits.T - 1))

@@ -136,7 +136,7 @@ def canonical(key: Mapping[str, Any]) -> str:
 
 
 def origin(seconds: float | None = None) -> dict[str, Any]:
-    """Where a record comes from, as JSON: said by the process that makes it."""
+    """The origin of a record as JSON: date, code and machine of this process."""
     took = {} if seconds is None else {"seconds": round(seconds, 2)}
     return {"date": datetime.now(UTC).date().isoformat(), **took, **code(HERE), **machine()}
 

@@ -81,7 +81,7 @@ class Workplace(Protocol):
 
     @property
     def data_dir(self) -> Path | None:
-        """Where data sets lie; the usual places where not given."""
+        """The folder of data sets; the usual folders if `None`."""
         ...
 
     @property
@@ -177,7 +177,7 @@ class Page:
     pictures: Sequence[Picture] = ()
     claims: Sequence[Claim] = ()
     notes: Sequence[str] = ()
-    """Where its setting differs from the paper's, and what that means."""
+    """Differences between its setting and the paper's, and their meaning."""
 
 
 def _nothing(records: Records) -> Sequence[Job]:

@@ -186,9 +186,7 @@ def _whole(value: Any) -> Any:
 
 
 def _digest(run: Run, task: Task) -> str:
-    """Of the run and the version of the numbers, and of how much data there is where that is not
-    known beforehand.
-    """
+    """A digest of the run and the version of the numbers, and of an unusual amount of data."""
     usual = run.train_samples or tasks.card(run.task).train_size
     size = "" if task.train_size == usual else f"-{task.train_size}-{task.classes}"
     version = f"{__version__}-{store.CODE}"

@@ -67,7 +67,7 @@ class Contestant:
 
     @property
     def package(self) -> str | None:
-        """Whose it is, where it isn't PyTorch's or ours, with the version that is installed."""
+        """The third-party package and its installed version, if it needs one."""
         return None if self.needs is None else f"{self.needs} {metadata.version(self.needs)}"
 
 

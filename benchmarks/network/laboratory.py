@@ -54,7 +54,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Counters:
-    """Of all links at one moment.
+    """The counters of all links at one moment.
 
     Args:
         nodes: of each node, as it sees them.

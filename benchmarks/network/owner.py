@@ -1,4 +1,4 @@
-"""Whose a namespace is, so that what a killed process has left can be told from what is in use.
+"""The owner of a network namespace, so that leftovers of a killed process can be recognised.
 
 All that the laboratory makes has a name that begins with the owner's process id and the time at
 which that process started (a process id alone is given out again). Interfaces exist inside of such
@@ -19,7 +19,7 @@ from benchmarks.network.shell import CommandFailed, ip
 
 NAMES = re.compile(r"lsgd-(?P<pid>\d+)-(?P<started>\d+)-.+")
 PLACE = Path("/run/netns")
-"""Where `ip netns` keeps its names."""
+"""The folder in which `ip netns` keeps its names."""
 
 _ATTEMPTS = 50
 _PAUSE_SECONDS = 0.02
@@ -44,7 +44,7 @@ class Owner:
 
     @property
     def prefix(self) -> str:
-        """Of the names of all that it makes."""
+        """The prefix of the names of everything that it makes."""
         return f"lsgd-{self.pid}-{self.started}-"
 
     @property

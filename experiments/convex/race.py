@@ -152,7 +152,7 @@ def _reached(
     fields: Mapping[Family, _Field],
     now: float,
 ) -> dict[Family, dict[StepSize, Reached]]:
-    """By family, the columns that are at the target that it looks for, or below."""
+    """The columns that have reached their family's target, by family."""
     aims = np.array([fields[size.family].aim for size in simulation.sizes])
     points = np.concatenate([simulation.models, simulation.averages], axis=1)
     last, average = objective.values_at_most(np.tile(aims, 2), points).reshape(2, -1)

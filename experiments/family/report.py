@@ -39,7 +39,7 @@ class Line:
 
     @property
     def half_width(self) -> float:
-        """Of the 95 % interval of the mean paired difference (Student's t)."""
+        """Half the width of the 95 % interval of the mean paired difference (Student's t)."""
         interval = paired(self.against)
         return interval.high - interval.mean
 

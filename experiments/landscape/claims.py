@@ -44,7 +44,7 @@ class Claim:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Of the mean, as claimed."""
+        """The bounds of the mean, as claimed."""
         return claimed(self.sign)
 
     @property

@@ -196,7 +196,7 @@ def configurations(jobs: Iterable[Job], records: Records) -> dict[str, Configura
 
 
 def anchor_of(job: Job) -> str:
-    """Of the configuration that a job belongs to."""
+    """The HTML anchor of the configuration that a job belongs to."""
     return "runs-" + hashlib.sha256(canonical(_settings(job)).encode()).hexdigest()[:10]
 
 

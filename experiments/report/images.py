@@ -27,7 +27,7 @@ class Image:
 
     @property
     def address(self) -> str:
-        """As a data URI."""
+        """The image as a data URI."""
         kind = "svg+xml" if self.kind == "svg" else self.kind
         return f"data:image/{kind};base64,{base64.b64encode(self.content).decode()}"
 

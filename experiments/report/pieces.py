@@ -97,7 +97,7 @@ def figure(picture: Picture, content: Content) -> Html:
 
 
 def links(jobs: Sequence[Job], runs: Runs) -> Html:
-    """To the runs behind something, a link for each configuration: how many of them are done."""
+    """Links to the runs behind a number, one for each configuration, with how many are done."""
     anchors = dict.fromkeys(anchor_of(job) for job in jobs)
     found = [runs[anchor] for anchor in anchors if anchor in runs]
     if len(found) > MANY:

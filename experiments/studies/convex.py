@@ -55,7 +55,7 @@ class Times:
         return sorted({point[place] for point in self.by})
 
     def claim(self, sentence: str, words: str, differences: Sequence[float]) -> Claim:
-        """That differences are above 0."""
+        """The claim that differences are above 0."""
         return conclude(
             self.records,
             sentence,

@@ -34,11 +34,11 @@ DELAYS = (0, 1, 50)
 PLACE = "appendix D.3.1"
 MARGIN = 0.5
 HALF = 0.5
-"""Of a run's time: what takes more of it is its bottleneck."""
+"""Fraction of a run's time above which its cause is the bottleneck."""
 
 
 def arms(scale: Scale) -> dict[int, Arm]:
-    """By H^b."""
+    """The arms by H^b."""
     return {
         hb: arm(
             scale,
@@ -64,7 +64,7 @@ def of_sync() -> float:
 
 
 def seconds(record: Record, delay: float) -> float:
-    """Of the whole run; syncs within a node cost nothing."""
+    """Seconds of the whole run; syncs within a node cost nothing."""
     late = record["syncs"][-1] * (of_sync() + delay)
     return record["steps"] * of_step() + late
 

@@ -30,7 +30,7 @@ def cell(scale: Scale, workers: int, local_steps: int) -> Arm:
 
 
 def grid(scale: Scale) -> Grid:
-    """By K and H; one worker is the same for every H."""
+    """The cells by K and H; one worker is the same for every H."""
     return {
         (k, h): cell(scale, k, h) for k in reversed(WORKERS) for h in LOCAL_STEPS if k > 1 or h == 1
     }
@@ -155,12 +155,12 @@ def _time_claims(records: Records, by: Grid) -> Iterator[Claim]:
 
 
 def by_batch(scale: Scale) -> dict[int, dict[int, Arm]]:
-    """By H, then by K; the global batch grows with K."""
+    """The arms by H, then by K; the global batch grows with K."""
     return {h: {k: cell(scale, k, h) for k in (2, 4, 8, 16, 32)} for h in (1, 2)}
 
 
 def points(scale: Scale) -> list[Arm]:
-    """Of the figure of steps. The paper tunes each, whatever its H."""
+    """The arms of the figure of steps. The paper tunes each of them."""
     return [one for group in by_batch(scale).values() for one in group.values()]
 
 

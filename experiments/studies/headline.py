@@ -45,7 +45,7 @@ GRIDS = {"A1": tuning.OF_THE_PAPER, "A2": tuning.OF_THE_PAPER, "A3": tuning.FACT
 chance.
 """
 RATE_OF = {"A4": "A2", "A5": "A2"}
-"""Whose factor an arm takes that is not tuned itself."""
+"""The arm whose tuned factor an untuned arm takes."""
 SETTINGS: Mapping[str, dict[str, Any]] = {
     "A1": {"method": "mini-batch", "workers": 1},
     "A2": {"method": "mini-batch"},

@@ -20,7 +20,7 @@ Setting = tuple[str, int, int]
 
 
 def arms(scale: Scale) -> dict[Setting, Arm]:
-    """By topology, H and H^b; the flat one first."""
+    """The arms by topology, H and H^b; the flat one is first."""
     rate = RATE.get(scale.name, {})
     by: dict[Setting, Arm] = {
         ("16", 16, 1): arm(scale, "flat, H = 16", method="local", local_steps=(16,), **rate)

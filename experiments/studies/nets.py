@@ -43,7 +43,7 @@ SUBSET: dict[str, Any] = {
     "lr_batch": 128,
     "evaluate_every": 8.0,
 }
-"""Of CIFAR, at the small scale: 156 steps with K = 16, half of them in the second phase."""
+"""Settings of CIFAR at the small scale: 156 steps with K = 16, half in the second phase."""
 SMALL = {"resnet20": "resnet8", "densenet40-12": "densenet10-8", "wrn28-10": "wrn10-1"}
 SMOKE = {"resnet20": "mlp", "densenet40-12": "mlp-32", "wrn28-10": "small-cnn-2"}
 OF_NET: dict[str, dict[str, Any]] = {

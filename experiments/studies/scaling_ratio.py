@@ -15,7 +15,7 @@ from localsgd.train.data import models, tasks
 
 LABEL = "tab:scaling_ratio_model"
 CLOSE = 0.015
-"""Of the paper's ratio: its counts of operations have two digits."""
+"""Tolerance for the paper's ratio, as its counts of operations have two digits."""
 PLACE = "appendix A.2"
 
 

@@ -13,7 +13,7 @@ from experiments.training import TrainJob
 LABEL = "tab:improve_sign_sgd"
 LOCAL_STEPS = (1, 16, 32, 64)
 SIGN_RATE = {"smoke": 1e-3, "small": 1e-3, "paper": 0.01}
-"""Of steps along signs, in every scalar; that of the released code at the paper's scale."""
+"""Learning rates of steps along signs; at the paper's scale it is the released code's."""
 
 
 def tasks_of(scale: Scale) -> tuple[str, ...]:
@@ -32,7 +32,7 @@ def settings(scale: Scale, method: str) -> dict[str, Any]:
 
 
 def arms(scale: Scale, task: str, method: str) -> dict[int, Arm]:
-    """By H; all go on from the same workers at the switch."""
+    """The arms by H; all continue from the same workers at the switch."""
     return {
         h: arm(
             scale,

@@ -40,7 +40,7 @@ def _arm(scale: Scale, local_steps: int, shape: str, period: float) -> Arm:
 
 
 def short(scale: Scale) -> dict[tuple[int, str], Arm]:
-    """By H and shape; the period is H epochs."""
+    """The arms by H and shape; the period is H epochs."""
     return {(h, s): _arm(scale, h, s, h) for h in (8, 16) for s in ("none", "linear", "constant")}
 
 

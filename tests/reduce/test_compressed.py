@@ -55,7 +55,9 @@ def test_a_memory_that_is_not_wanted_is_refused() -> None:
 
 def test_a_memory_of_other_members_is_refused() -> None:
     reducer = after_one()
-    with pytest.raises(UserError, match=r"memory of error feedback has the shape \(1, 3, 50\), but"):
+    with pytest.raises(
+        UserError, match=r"memory of error feedback has the shape \(1, 3, 50\), but"
+    ):
         reducer.reduce(drawn(1, 3, 40), None, InProcess(3))
 
 

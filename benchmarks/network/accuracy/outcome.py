@@ -75,18 +75,18 @@ class Outcome:
         return [(self.runs[arm][seed], self.runs[DDP][seed]) for seed in self.seeds(arm)]
 
     def times(self, arm: str) -> Spread:
-        """Of DDP's time for as many samples."""
+        """The arm's time as a fraction of DDP's, for as many samples."""
         own, base = zip(*self.pairs(arm), strict=True)
         return ratios([one.seconds[-1] for one in own], [one.seconds[-1] for one in base])
 
     def points_below(self, arm: str) -> list[float]:
-        """DDP's accuracy at the end less the arm's, in points."""
+        """DDP's final accuracy minus the arm's, in points."""
         return [base.last - own.last for own, base in self.pairs(arm)]
 
     def times_to_accuracy(self, arm: str) -> list[float | None]:
-        """Of DDP's time, each up to where DDP ends less `WITHIN`; `None` where that is not reached.
+        """The time to DDP's final accuracy minus `WITHIN`, as a fraction of DDP's; else `None`.
 
-        By the accuracies along the way, so as finely as they are taken.
+        Its resolution is that of the evaluations during the run.
         """
         found: list[float | None] = []
         for own, base in self.pairs(arm):

@@ -51,7 +51,7 @@ class Record:
 
     @property
     def metric(self) -> Metric:
-        """By which the run's model is judged."""
+        """The metric of the run's model."""
         return metric_of(self.last)
 
 
@@ -114,7 +114,7 @@ class Group:
         return Topology.parse(self.run.topology or 8).levels
 
     def spread(self, figure: Callable[[dict[str, Any]], float | None]) -> Spread | None:
-        """Of a figure of the runs' newest results, where they have it."""
+        """Mean and deviation of a number in the runs' newest results, if they have it."""
         values = [figure(record.last) for record in self.records if record.last]
         return Spread.of([value for value in values if value is not None])
 
@@ -136,10 +136,10 @@ def _point(rows: list[dict[str, Any]]) -> Point:
 
 
 def metric(groups: Sequence[Group]) -> Metric:
-    """By which the runs are judged.
+    """The metric of the runs.
 
     Raises:
-        UserError: some by one, some by another.
+        UserError: the runs have different metrics.
     """
     begun = [record for group in groups for record in group.records if record.last]
     found = list(dict.fromkeys(record.metric.name for record in begun))

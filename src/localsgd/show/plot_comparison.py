@@ -61,7 +61,7 @@ def _title(groups: Sequence[Group]) -> str:
 
 
 def _legend_columns(groups: Sequence[Group], width: float) -> int:
-    """As many as fit into `width` inches, with the longest name in each."""
+    """The number of columns that fit into `width` inches, each as wide as the longest name."""
     longest = max((len(_name(group)) for group in groups), default=1)
     return max(1, min(len(groups), int(width / (0.08 * longest + 0.6))))
 

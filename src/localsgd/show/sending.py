@@ -67,7 +67,7 @@ def sent(plan: Plan, layout: Layout) -> list[Sent]:
 
 
 def _of_level(plan: Plan, layout: Layout, index: int, found: Counts) -> Sent:
-    """By the level itself, at syncs enough to tell the first ones from the later ones."""
+    """The bytes of one level, counted at enough syncs to tell the first from the later ones."""
     outermost = index == plan.topology.levels - 1
     turns = plan.delay.fragments if outermost else 1
     ledger = Ledger.of(1)

@@ -89,7 +89,7 @@ def _strip(
 
 
 def _legend(low: float, high: float, width: int, metric: Metric) -> str:
-    """Which values the blocks stand for, as many as there is room for."""
+    """The values of as many blocks as there is room for."""
     marks: dict[str, str] = {}
     for index in (0, 2, 4, 6, 7):
         height = low + (high - low) * index / 8

@@ -56,7 +56,7 @@ def _table(**options: Any) -> Table:
 
 
 def _add_column(table: Table, name: str, right: bool) -> None:
-    """Where there is little room, words are broken over lines; numbers when all else fails."""
+    """Adds a column; if there is little room, words are broken over lines before numbers."""
     side = "right" if right else "left"
     table.add_column(name, justify=side, overflow="fold", no_wrap=right)
 
@@ -78,7 +78,7 @@ def _columns(found: Sequence[Group]) -> Iterator[Column]:
     yield "syncs", True, _by_level(lambda last: last["syncs"], count)
     yield "sent per\nmember", True, _by_level(_ledger("bytes"), size)
     yield "time", True, lambda group: _mean(group, lambda last: last["seconds"], duration)
-    yield "waited", True, _by_level(_ledger("seconds"), duration)
+    yield "process 0 waited", True, _by_level(_ledger("seconds"), duration)
 
 
 def _method(group: Group, topology: bool) -> str:
@@ -174,7 +174,7 @@ def _rising(run: Run) -> str:
 
 
 def _momentum(run: Run) -> str:
-    """Of those inner optimizers that have one."""
+    """The momentum in words; empty if the inner optimizer has none."""
     if run.optimizer in ("adam", "adamw"):
         return ""
     nesterov = run.nesterov and run.momentum and run.optimizer in ("sgd", "sign")
@@ -303,7 +303,7 @@ def _traffic(record: Record) -> Table:
     topology = Topology.parse(record.run.topology or 8)
     table = _table(title="traffic of one member of each level", title_justify="left")
     table.add_column("level")
-    for name in ("members", "syncs", "calls", "sent\n(measured)", "waited\n(measured)"):
+    for name in ("members", "syncs", "calls", "sent\n(measured)", "process 0 waited\n(measured)"):
         _add_column(table, name, right=True)
     table.add_column("arrived\n(modelled)", justify="right", style="dim")
     entries = zip(record.last["ledger"], record.last["syncs"], topology.sizes, strict=True)

@@ -75,7 +75,7 @@ class Plan:
 
     @cached_property
     def lr_scale(self) -> float:
-        """By which the peak of the learning rate is larger than `lr`."""
+        """The factor by which the peak of the learning rate is larger than `lr`."""
         base = known(self.run.lr_batch)
         scaling = SCALINGS[known(self.run.lr_scaling)]
         return scaling(self.batch / base, known(self.run.batch) / base)

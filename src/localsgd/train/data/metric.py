@@ -1,4 +1,4 @@
-"""By which number a model is judged, which way is better, and how it is written.
+"""Metrics: the number by which a model is judged, its direction, and its format.
 
 A record names its metric: an evaluation has `test_accuracy` or `test_perplexity`, a summary the
 same and `best_` and `local_` beside it.

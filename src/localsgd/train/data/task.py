@@ -32,10 +32,10 @@ class Defaults:
     clip: float | None = None
     """Largest norm of a worker's gradient; longer ones are scaled down to it."""
     lr_decay_at: tuple[float, ...] = (0.5, 0.75)
-    """Shares of the run after which the learning rate falls."""
+    """Fractions of the run after which the learning rate falls."""
     lr_warmup: float | None = None
-    """Of these epochs, over how many it rises to its peak; 5 in 300 where not given. A run of other
-    length has the same share."""
+    """Epochs over which the rate rises to its peak; 5 in 300 if not given. A run of another length
+    has the same fraction."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class Card:
     default_model: str
     defaults: Defaults
     source: str
-    """Where the data comes from, for people."""
+    """The origin of the data, for people."""
     licence: str
     """Terms of the data, and what to cite."""
     metric: Metric = ACCURACY
-    """By which a model is judged."""
+    """The metric of a model."""
     sequential: bool = False
-    """Whether a sample goes on where the one before it ends, so that workers read streams."""
+    """Whether a sample continues the one before it, so that workers read streams."""
     in_files: bool = False
     """Whether samples stay in files until a batch needs them."""
 

@@ -102,7 +102,7 @@ class Execution:
         barrier()
 
     def train(self) -> dict[str, Any]:
-        """To the end; returns the summary."""
+        """Trains to the end; returns the summary."""
         assembly = self.assembly
         self._due = evaluation_steps(assembly.plan)
         self.observer.started(assembly)

@@ -153,7 +153,7 @@ class Workers:
         self.transform_gradients()
 
     def add_gradients(self) -> None:
-        """As `backward`, onto what is in `grads`, and nothing is transformed."""
+        """Adds the gradients of the next batches to `grads`, without transforms."""
         self._stepping = [self._active(worker) for worker in self.ids]
         if self._at_once is not None and all(self._stepping):
             losses = self._at_once.backward(self.models[0], self.ids, self.taken)

@@ -79,7 +79,7 @@ def check_place(folder: Path, option: str = "--out") -> None:
 
 
 def check_file(path: Path, option: str = "--out") -> None:
-    """As `check_place`, of a file that is to lie there."""
+    """Raises if a file can't be written at `path`, before the work that would go there."""
     if path.is_dir():
         raise UserError(f"{path} is a folder; give a file with {option}")
     check_place(path.parent, option)

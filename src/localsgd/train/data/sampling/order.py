@@ -1,4 +1,4 @@
-"""Which samples a worker takes at which step: the same however the workers are hosted.
+"""The order of samples: which ones a worker takes at which step, for any number of processes.
 
 Every epoch the training set is shuffled as a whole and dealt out in K disjoint parts (Lin et al.
 2020, A.4.1). A worker reads its parts one after the other in batches of B, so a batch may end one

@@ -1,4 +1,4 @@
-"""Where data is looked for on this machine."""
+"""Finds data on this machine."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from localsgd.train.data.tasks.download import Progress
 
 @dataclass(frozen=True)
 class Source:
-    """Where a task reads its data, where the tensors go, and whether they are augmented."""
+    """How a task is loaded: the folder of its data, the tensors' device, and augmentation."""
 
     data_dir: Path | None
     device: torch.device | str = "cpu"
