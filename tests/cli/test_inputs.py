@@ -182,7 +182,7 @@ def test_a_folder_that_goes_away_or_cannot_be_written(command: Command, tmp_path
 
 def test_a_warm_up_of_h_that_outlasts_the_run(command: Command, tmp_path: Path) -> None:
     words = (*SMALL, "--method=local-warmup", f"--out={tmp_path / 'out'}")
-    refused(command, "step_warmup of 8 epochs (H epochs, where not given) outlasts", *words)
+    refused(command, "step_warmup of 8 epochs (H epochs, if not given) outlasts", *words)
     refused(command, "step_warmup of 2 epochs outlasts", *words, "--step-warmup=2")
     assert command(*words, "--step-warmup=1").status == 0
 

@@ -39,7 +39,7 @@ def count_samples(x: Any, y: Any) -> int:
 
 
 def as_pairs(data: Data) -> Pairs:
-    """The pairs of `data`, called first where it is a callable that isn't iterable itself."""
+    """The pairs of `data`, called first if it is a callable that isn't iterable itself."""
     if callable(data) and not isinstance(data, Iterable):
         return data()
     if isinstance(data, Iterator):

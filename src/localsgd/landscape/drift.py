@@ -76,7 +76,7 @@ class DriftHistory:
 
 
 def cosine_of(a: Tensor, b: Tensor) -> float | None:
-    """The cosine of two vectors, None where one is 0."""
+    """The cosine of two vectors, None if one is 0."""
     lengths = float(a.norm()) * float(b.norm())
     return float(a @ b) / lengths if lengths > 0 else None
 

@@ -162,7 +162,7 @@ def mean_of(total: Tensor, tail: int = 2) -> Tensor:
 
 
 def scalar(value: Tensor) -> Tensor:
-    """The loss of a batch, refused where it isn't one number."""
+    """The loss of a batch, refused if it isn't one number."""
     if not isinstance(value, Tensor) or value.numel() != 1:
         told = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else value
         raise UserError(f"the loss of a batch is {told}; give a loss that is one mean value")

@@ -1,4 +1,4 @@
-"""Runs put beside each other: the seeds of one configuration together, each with a name."""
+"""Groups runs for a comparison: the seeds of one configuration together, with a name."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from localsgd.train.data.metric import ACCURACY, Metric, metric_of
 from localsgd.train.engine.run_folder import Folder
 
 IN_TABLE = frozenset({"seed", "method", "topology", "workers", "local_steps"})
-"""Settings that have a place of their own, and stay out of names."""
+"""Settings that tables show separately, so that names leave them out."""
 BY_METHOD = ("local_steps", "switch", "step_warmup", "step_warmup_shape")
 """Settings that some methods do not read."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a run's folder holds.
+    """The contents of a run's folder.
 
     Args:
-        folder: where.
+        folder: the folder.
         run: its configuration.
         rows: evaluations, oldest first.
-        summary: what came out; `None` while it has not ended.
+        summary: the results; `None` while the run has not ended.
     """
 
     folder: Folder
@@ -46,7 +46,7 @@ class Record:
 
     @property
     def last(self) -> dict[str, Any]:
-        """The newest figures: the summary, or the last evaluation while there is none."""
+        """The newest numbers: the summary, or the last evaluation while there is none."""
         return self.summary or (self.rows[-1] if self.rows else {})
 
     @property
@@ -57,7 +57,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and sample standard deviation of one figure over runs; no deviation for one run."""
+    """Mean and sample standard deviation of a number over runs; no deviation for one run."""
 
     mean: float
     deviation: float | None
@@ -79,8 +79,8 @@ class Point:
 
     Args:
         epoch: passes over the training set.
-        bytes: handed over by a worker until then, by level.
-        quality: on test data, by the runs' metric.
+        bytes: sent by a worker until then, by level.
+        quality: on test data, in the runs' metric.
     """
 
     epoch: float
@@ -106,7 +106,7 @@ class Group:
 
     @property
     def title(self) -> str:
-        """The label with H, for where no column has it."""
+        """The label with H, for tables without a column for H."""
         return f"{self.label}, H = {local_steps(self.run)}"
 
     @property
@@ -151,7 +151,7 @@ def metric(groups: Sequence[Group]) -> Metric:
 
 
 def groups(folders: Sequence[Folder]) -> list[Group]:
-    """The runs in `folders`, in their order, with all that differ in seeds alone together."""
+    """The runs in `folders`, in order, grouped if they differ only in seeds."""
     found: dict[str, list[Record]] = {}
     for folder in folders:
         record = Record.read(folder)
@@ -180,7 +180,7 @@ def _settings(run: Run) -> dict[str, Any]:
 
 
 def _differs(values: list[Any]) -> bool:
-    """Whether those who have the setting have different ones."""
+    """Whether the runs that have the setting have different values."""
     return len({repr(value) for value in values if value is not None}) > 1
 
 

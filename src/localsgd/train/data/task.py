@@ -1,4 +1,4 @@
-"""What a run trains: data in batches, a loss and a metric.
+"""The interface of a task: data in batches, a loss and a metric.
 
 B: samples of a batch · C, H, W: channels, height and width of an image · T: tokens of a text
 """
@@ -17,7 +17,7 @@ from localsgd.train.data.metric import ACCURACY, Metric
 
 @dataclass(frozen=True)
 class Defaults:
-    """How a task is trained where nothing else is said.
+    """A task's default settings.
 
     `learning_rate` belongs to a global batch of `lr_batch` samples: the linear rule (Goyal et al.,
     2017) gives `learning_rate * K * batch / lr_batch` to K workers with `batch` samples each.
@@ -40,7 +40,7 @@ class Defaults:
 
 @dataclass(frozen=True)
 class Card:
-    """What is known of a task before its data is read."""
+    """A description of a task, known before its data is read."""
 
     name: str
     title: str
@@ -65,7 +65,7 @@ class Card:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Task(ABC):
-    """Training and test samples by index, and how an output is judged.
+    """Training and test samples by index, with a loss and a metric.
 
     A task draws no order and knows no workers: whoever trains says which samples make a batch.
     """
@@ -106,7 +106,7 @@ class Task(ABC):
 
     @property
     def labels(self) -> Tensor | None:
-        """The class of every training sample [N] int64, where it has one."""
+        """The class of every training sample [N] int64, if it has one."""
         return None
 
     @abstractmethod
@@ -115,9 +115,9 @@ class Task(ABC):
     ) -> tuple[Tensor, Tensor]:
         """Training samples `indices` [B] int64 as inputs [B, *input_shape] and int64 targets.
 
-        Inputs are float32, or int64 where they are tokens.
+        Inputs are float32, or int64 if they are tokens.
 
-        Augmented where the task augments and a `generator` is given; all chance is drawn from it,
+        Augmented if the task augments and a `generator` is given; all chance is drawn from it,
         in an order that depends on B alone. Without a generator the samples come as they are.
         """
 
@@ -127,7 +127,7 @@ class Task(ABC):
 
     @property
     def pieces(self) -> int:
-        """Parts of the test set that are judged independently of each other: samples."""
+        """The number of parts of the test set that can be evaluated independently: samples."""
         return self.test_size
 
     @property
@@ -146,7 +146,7 @@ class Task(ABC):
         return self.verdict(model(as_read(x, model)), y, model)
 
     def verdict(self, output: Tensor, target: Tensor, model: nn.Module) -> Tensor:
-        """Summed loss, right predictions and targets of one batch: [3] float64."""
+        """The sums of losses, correct predictions and targets of a batch: [3] float64."""
         count, correct = target.numel(), self.correct(output, target)
         loss = self.loss(as_read(output, model), target)
         return torch.tensor([float(loss) * count, float(correct), count], dtype=torch.float64)
@@ -157,7 +157,7 @@ class Task(ABC):
 
     @abstractmethod
     def correct(self, output: Tensor, target: Tensor) -> Tensor:
-        """How many predictions are right, 0-d int64."""
+        """The number of correct predictions, 0-d int64."""
 
     @abstractmethod
     def subset(self, train: int, seed: int = 0) -> Self:

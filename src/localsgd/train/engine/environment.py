@@ -1,4 +1,4 @@
-"""What a run's bits may depend on beside its settings: the code, the machine, and torch's build."""
+"""The environment that a run's bits may depend on: code, machine, and torch's build."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import torch
 from localsgd.version import __version__
 
 _SETS = ("sse", "avx", "amx", "fma", "f16c", "neon", "asimd", "sve", "bf16", "i8mm")
-"""How the names of instruction sets begin on which sums and products depend."""
+"""Prefixes of instruction sets that sums and products depend on."""
 
 
 def environment(device: torch.device, processes: int) -> dict[str, Any]:
-    """What a result may depend on beside the run."""
+    """The environment that a result may depend on."""
     cuda = device.type == "cuda"
     return {
         "localsgd": __version__,
@@ -47,7 +47,7 @@ def environment(device: torch.device, processes: int) -> dict[str, Any]:
 def source() -> dict[str, Any]:
     """The `commit` of this package, and whether it is `dirty`: changed since.
 
-    Both are None where that is not known, as of a released version. Only the package's own checkout
+    Both are None if that is not known, as of a released version. Only the package's own checkout
     is asked, never the folder where one stands, whose git settings may name programs.
     """
     here = Path(__file__).resolve().with_name("__init__.py")
@@ -81,14 +81,12 @@ def _installed_from() -> str | None:
 
 
 def processor() -> str:
-    """The processor's name, as well as the system tells it."""
+    """The processor's name, as far as the system gives it."""
     return _told_of_processor("model name") or platform.processor() or platform.machine()
 
 
 def instruction_sets() -> list[str]:
-    """Those of the processor with which numbers are added and multiplied; empty where the system
-    does not tell.
-    """
+    """The processor's instruction sets for arithmetic; empty if the system doesn't list them."""
     words = (_told_of_processor("flags") or _told_of_processor("Features") or "").split()
     return sorted({word for word in words if word.startswith(_SETS)})
 

@@ -1,4 +1,4 @@
-"""A batch that grows in place of H: the baseline to local steps.
+"""A batch that grows instead of H: the baseline for local steps.
 
     w <- w - γ 1/(K H) sum_k sum_h g_k(w; batch k, h)
 
@@ -21,7 +21,7 @@ from localsgd.train.engine.hosted import Workers
 
 
 class AddingUp:
-    """The workers' steps, without the step."""
+    """Workers whose local steps only add up gradients."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers

@@ -16,7 +16,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Prefetched:
-    """`batch`, with the call that is likely to come next begun early.
+    """`batch`, with the call that is likely to come next started early.
 
     One thread makes all batches, so `batch` need not be safe for several. It keeps one batch beyond
     that at hand, and ends with this object. What `batch` raises is raised where the batch is asked

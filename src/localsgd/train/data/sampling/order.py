@@ -31,7 +31,7 @@ class Order:
         workers: K.
         batch: B.
         seed: of the run.
-        parts: the samples that each worker owns, where they are not dealt out anew. Each worker
+        parts: the samples that each worker owns, if they are not dealt out anew. Each worker
             then reads its own over and over, in another order every time; sizes may differ.
     """
 

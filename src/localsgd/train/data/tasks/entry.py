@@ -1,4 +1,4 @@
-"""How a task is listed and loaded: the one thing that a file of a new task has to offer."""
+"""The entry of a task, with which it is listed and loaded. Every task's file defines one."""
 
 from __future__ import annotations
 
