@@ -60,7 +60,7 @@ def inner(model: nn.Module, weight_decay: float = 1e-4) -> torch.optim.Optimizer
 def loop(
     task: ImageTask, model: nn.Module, optimizer: torch.optim.Optimizer, batch: int
 ) -> Callable[[], None]:
-    """A step of the loop that everybody writes."""
+    """A step of a plain training loop."""
     draw = torch.Generator().manual_seed(1)
     batches = _batches(task.train_size, batch)
 

@@ -1,4 +1,4 @@
-"""The one rule by which differences over seeds decide a claim; every page's verdicts come from it.
+"""The rule by which differences over seeds decide a claim, used for all verdicts.
 
 1. *Paired*: a difference for each seed, of two runs with the same seed. Student's t decides: the
    two-sided test of the mean difference against the bound of what is claimed.
@@ -108,11 +108,11 @@ class Test:
 
     @cached_property
     def flips(self) -> float:
-        """The same by flipping signs."""
+        """The p of the sign-flip test that the mean is on this side of each relevant bound."""
         return max(sign_flips(self._from(bound)) for bound in self._bounds())
 
     def _bounds(self) -> list[float]:
-        """All, where the mean lies between them; else the one that it lies beyond."""
+        """The relevant bounds: all if the mean lies between them, else the one it lies beyond."""
         if not self.holds:
             return [self.low if self.interval.mean <= self.low else self.high]
         return [bound for bound in (self.low, self.high) if math.isfinite(bound)]
@@ -131,7 +131,7 @@ class Test:
 
 
 def has_no_width(differences: Sequence[float]) -> bool:
-    """Whether all are equal but for rounding."""
+    """Whether all values are equal up to rounding."""
     return bool(np.ptp(differences) <= 1e-9 * max(1e-3, np.max(np.abs(differences))))
 
 

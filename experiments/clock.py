@@ -18,7 +18,7 @@ from experiments.study import Record
 from localsgd.cost.speedup import Clock
 
 FITTED = 32
-"""H up to which the paper's minutes follow the model."""
+"""Largest H for which the paper's minutes follow the model."""
 NOTE = (
     "Time is modelled: counted steps and syncs, a sync of 16 workers at the price "
     "fitted to the paper's minutes by H, of others by log2 K. It says what the paper's network "

@@ -1,4 +1,4 @@
-"""How often the rule of verdicts errs, and how often it sees what is there: simulated.
+"""Simulates how often the rule of verdicts errs, and how often it finds a real difference.
 
     python -m experiments.power > tables.md
 
@@ -19,11 +19,11 @@ SEED = 0
 DRAWS = 20_000
 SEEDS = (3, 5, 10)
 EFFECTS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
-"""Means in deviations of a difference."""
+"""Means of simulated differences, in units of their deviation."""
 FAMILY = 8
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 LOG_NORMAL = 0.5
-"""Sigma of the logarithm."""
+"""Deviation of the logarithm of a log-normal distribution."""
 
 
 def _log_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

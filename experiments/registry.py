@@ -70,7 +70,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 @cache
 def entries() -> dict[str, Entry]:
-    """All of them by label, in the paper's order."""
+    """All entries by label, in the paper's order."""
     content = tomllib.loads(PAPER.read_text(encoding="utf-8"))
     return {
         label: msgspec.convert({"label": label, **fields}, Entry)

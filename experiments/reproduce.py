@@ -24,7 +24,7 @@ WORK = Path("runs") / "reproduce"
 
 @dataclass(frozen=True)
 class Request:
-    """What is wanted.
+    """The options of `reproduce`.
 
     Args:
         names: labels or short names.
@@ -55,7 +55,7 @@ class Request:
     work: Path = WORK
 
     def check(self) -> None:
-        """Refuses what cannot be."""
+        """Raises for options that are out of range."""
         if sum((bool(self.names), self.everything, self.listing)) != 1:
             raise UserError(
                 "reproduce needs labels or short names, --all for all there are, or --list; give "

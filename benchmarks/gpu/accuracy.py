@@ -54,12 +54,12 @@ ROWS = {
 
 
 class OutOfTime(Exception):
-    """The time is up; what was done is saved."""
+    """Time is up; the work so far is saved."""
 
 
 @dataclass
 class Training:
-    """One row on its way.
+    """One row that is being trained.
 
     Args:
         name: of the row.

@@ -53,20 +53,20 @@ class Owner:
 
 
 def owner_of(name: str) -> Owner | None:
-    """Who made the namespace of that name; `None` if it was not the laboratory."""
+    """The owner of a namespace; `None` if the laboratory didn't make it."""
     match = NAMES.fullmatch(name)
     return Owner(int(match["pid"]), int(match["started"])) if match else None
 
 
 def namespaces(prefix: str = "lsgd-") -> list[str]:
-    """Names of the laboratory's namespaces that begin so."""
+    """Names of the laboratory's namespaces with this prefix."""
     found = PLACE.iterdir() if PLACE.is_dir() else ()
     names = sorted(path.name for path in found)
     return [name for name in names if name.startswith(prefix) and owner_of(name)]
 
 
 def remove_stale() -> list[str]:
-    """Removes what owners have left who no longer live; the names of it."""
+    """Removes namespaces whose owners have ended; returns their names."""
     stale = [name for name in namespaces() if not _lives(name)]
     for name in stale:
         remove(name)

@@ -22,7 +22,7 @@ LEAST = 0.1
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim and what became of it.
+    """A claim and its verdict.
 
     Args:
         text: the claim.

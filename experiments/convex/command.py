@@ -19,7 +19,7 @@ RESULTS = Path(__file__).parents[1] / "results" / "convex"
 
 @dataclass(frozen=True)
 class Options:
-    """What a command is told.
+    """The options of a command.
 
     Args:
         data: name of the data set in LIBSVM's format, such as w8a or a9a.

@@ -23,14 +23,14 @@ from experiments.convex.simulation import Simulation
 from experiments.convex.stepsizes import Family, StepSize
 
 PATIENCE = 3
-"""How many times longer than the better family the other is followed."""
+"""Factor by which the worse family is run longer than the better one."""
 
 Clock = Callable[[Simulation], float]
 
 
 @dataclass(frozen=True)
 class Reached:
-    """How a run came to a target.
+    """How a run reached a target.
 
     Args:
         clock: rounds, or whatever the race was timed in.
@@ -49,7 +49,7 @@ class Reached:
 
 @dataclass(frozen=True)
 class Run:
-    """What a race tells of one step size, for each target, the easiest first.
+    """The results of one step size in a race, for each target, the easiest first.
 
     Args:
         reached: how it came there; `None` where another was before it.

@@ -22,7 +22,7 @@ class Line:
 
     Args:
         accuracies: in per cent, by seed.
-        against: accuracy less the reference's of the same seed, by seed.
+        against: accuracy minus the reference's of the same seed, by seed.
         syncs: of the outermost level.
         bytes: that a worker hands over in the whole run, at all levels.
     """

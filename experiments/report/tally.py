@@ -1,4 +1,4 @@
-"""What became of the paper's claims on accuracy, at every scale."""
+"""The verdicts on the paper's claims on accuracy, at every scale."""
 
 from __future__ import annotations
 

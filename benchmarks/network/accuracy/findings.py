@@ -84,7 +84,7 @@ def _points(outcome: Outcome, arm: str) -> str:
 
 
 def _to_accuracy(ratios_: Sequence[float | None]) -> str:
-    """The median over seeds, and how many got there where not all did."""
+    """The median over seeds, and how many reached the target if not all did."""
     reached = [one for one in ratios_ if one is not None]
     if not reached:
         return "not reached"

@@ -1,4 +1,4 @@
-"""Steps of several arms in turns, so that what slows the machine down for a while slows all."""
+"""Steps of several arms in turns, so that a temporary slow-down of the machine affects all."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Trained:
         )
 
     def reached(self, accuracy: float) -> float | None:
-        """Seconds up to where that accuracy was found first; `None` where it never was."""
+        """Seconds until that accuracy was first measured; `None` if it never was."""
         timed = zip(self.seconds, self.accuracy, strict=True)
         return next((seconds for seconds, found in timed if found >= accuracy), None)
 
@@ -64,7 +64,7 @@ class Outcome:
     share: Spread
 
     def arms(self) -> list[str]:
-        """Those that have a run of DDP's seed, in the order of the table."""
+        """Arms that have a run with a seed of DDP's, in the order of the table."""
         return [arm for arm in TRAINED if self.seeds(arm)]
 
     def seeds(self, arm: str) -> list[int]:
@@ -97,7 +97,7 @@ class Outcome:
 
 
 def outcomes(store: Store, setting: Setting) -> list[Outcome]:
-    """One for each rate at which DDP and another arm were trained from one seed."""
+    """An outcome for each rate at which DDP and another arm were trained from one seed."""
     records = store.all(kind="run")
     found = [
         Outcome(rate, _runs(records, rate, setting), _share(store, rate))

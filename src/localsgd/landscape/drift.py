@@ -1,4 +1,4 @@
-"""How far workers drift apart between syncs, and how their updates point.
+"""The drift of workers between syncs, and the directions of their updates.
 
 Letters: w workers, n scalars of a model.
 """

@@ -25,7 +25,7 @@ from localsgd.landscape.objective import Objective, mean_of, scalar
 
 @final
 class OutputCurvature:
-    """J' A J over the data; built by `gauss_newton` or `empirical_fisher`.
+    """The matrix J' A J over the data; built by `gauss_newton` or `empirical_fisher`.
 
     `middle(loss_of, z, u, samples)` gives A u for outputs z [b, ...] and tangents u of its shape.
     """
