@@ -57,7 +57,7 @@ def arm(
         scale: gives the ground and the number of seeds.
         name: for people.
         main: whether it takes the seeds of main claims.
-        light: whether it takes the lighter network, where the scale has one.
+        light: whether it takes the lighter network, if the scale has one.
         words, made: of a text, as in `TrainJob`.
         settings: of `Run`, on top.
     """
@@ -169,7 +169,7 @@ def claim(
     beside: Sequence[TrainJob] = (),
 ) -> Claim:
     """What paired differences over seeds say: that `better` - `worse` lies on the side `sign` of
-    -`sign` * `margin`, or within `equal_within` of 0 where that is given.
+    -`sign` * `margin`, or within `equal_within` of 0 if that is given.
 
     `paper_tunes` are those of the two whose rates the paper has tuned, where ours may suit one
     better than the other: unless they are tuned here too, nothing is decided. Post-local SGD and
@@ -208,5 +208,5 @@ def hundredths(value: float) -> str:
 
 
 def untuned(arms: Sequence[Arm]) -> list[str]:
-    """The reservation about arms that the paper tunes; none where all are tuned here too."""
+    """The reservation about arms that the paper tunes; none if all are tuned here too."""
     return [] if all(one.tuned for one in arms) else [UNTUNED]

@@ -79,7 +79,7 @@ class Test:
 
     Args:
         differences: one for each seed.
-        low, high: infinite where there is no bound.
+        low, high: infinite if there is no bound.
     """
 
     __test__ = False  # nothing that pytest should collect
@@ -229,7 +229,7 @@ def conclude(
         bounds: of the mean, as claimed.
         unit, show: of a difference, for people.
         least: the smallest difference of interest beyond a bound.
-        seeds: how many differences are planned; as many as there are where not given.
+        seeds: how many differences are planned; as many as there are if not given.
         reservation: why they decide nothing.
         kind: see `Claim`.
         subject: what the differences are of; equal ones are one piece of evidence.

@@ -40,7 +40,7 @@ def per_step(record: Record, workers: int) -> float:
 
 def steps_to(record: Record, target: float) -> float | None:
     """Local steps until the test accuracy reaches `target`, between two evaluations in proportion;
-    `None` where it never does.
+    `None` if it never does.
     """
     before = (0.0, 0.0)
     epochs = record["curve"][-1][0]

@@ -38,8 +38,8 @@ class Place:
 
     Args:
         scratch: for checkpoints and workers that runs share; may be removed at any time.
-        data_dir: where data sets lie; the usual places where not given.
-        records: where jobs keep what they make; nowhere where not given.
+        data_dir: where data sets lie; the usual places if not given.
+        records: where jobs keep what they make; nowhere if not given.
     """
 
     scratch: Path
@@ -66,7 +66,7 @@ class Outcome:
 
     done: int = 0
     failed: dict[str, str] = field(default_factory=dict)
-    """Failures, by the title of one of the jobs that failed so."""
+    """Failures: the title of a job that failed, and the reason."""
 
     def fail(self, job: Job, error: BaseException) -> None:
         reason = f"{type(error).__name__}: {error}"
@@ -229,7 +229,7 @@ def _stopped(future: Future[Record]) -> bool:
 
 
 def _found(job: Job, store: Store) -> Record | None:
-    """A record that another command has made since this one began, if any."""
+    """The job's record, also if another command has made it since this one began."""
     store.refresh()
     return store.of(job)
 

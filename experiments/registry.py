@@ -64,7 +64,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def operations(self) -> float:
-        """Floating-point operations of all runs of the full size; 0 where nothing is trained."""
+        """Floating-point operations of all runs of the full size; 0 if nothing is trained."""
         return sum(map(_operations, self.training))
 
 

@@ -41,7 +41,7 @@ class TrainJob:
     Args:
         run: its settings, not completed, the seed among them.
         words: of a text, all but the most frequent so many words are read as one; the whole
-            vocabulary where not given.
+            vocabulary if not given.
         made: whether the text is one that is made up.
     """
 

@@ -70,7 +70,7 @@ def milestones(plan: Plan) -> list[int]:
 
 
 def _plain_until(plan: Plan) -> int:
-    """The first step at which the run may differ from mini-batch SGD; 0 where it does at once."""
+    """The first step at which the run may differ from mini-batch SGD; 0 if it does at once."""
     run = plan.run
     if run.delay or run.inner_state or run.outer != "average" or run.slowdown:
         return 0

@@ -37,7 +37,7 @@ MOST = 25
 
 
 def due(known: Mapping[float, float], grid: Sequence[float] = FACTORS) -> list[float]:
-    """Factors to try next, from what is known of others (larger is better); none where the best is
+    """Factors to try next, from what is known of others (larger is better); none if the best is
     inside.
 
     >>> due({}) == list(FACTORS)

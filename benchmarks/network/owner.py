@@ -104,7 +104,7 @@ def _lives(name: str) -> bool:
 
 
 def _started(pid: int) -> int | None:
-    """Field 22 of /proc/PID/stat; `None` where there is no such process, or only its corpse."""
+    """Field 22 of /proc/PID/stat; `None` if there is no such process, or a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -34,7 +34,7 @@ class _Entrant:
 
     @property
     def waited_seconds(self) -> float:
-        """What a ledger has measured; 0 where there is none."""
+        """The seconds of waiting that a ledger has measured; 0 without a ledger."""
         ledger = getattr(self.optimizer, "ledger", None)
         return 0.0 if ledger is None else ledger.seconds
 

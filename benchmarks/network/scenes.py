@@ -16,7 +16,7 @@ from benchmarks.network.refusal import Refused
 
 NODES = 4
 INSIDE, UP_LINK = 1_000_000_000, 10_000_000
-"""Bits a second of nodes' links and of up-links, where there are racks."""
+"""Bits per second of nodes' links, and of up-links if there are racks."""
 
 FLAT = (
     BOUND,

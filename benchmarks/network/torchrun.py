@@ -50,7 +50,7 @@ def started(
         program: what every process runs.
         processes: P, on each node.
         environment: variables beside `VARIABLES` and this process's own.
-        output: where all that they print goes; this process's where not given.
+        output: where all that they print goes; this process's if not given.
     """
     variables = {**os.environ, **VARIABLES, **(environment or {})}
     agents = []

@@ -26,7 +26,7 @@ class Claim:
 
     Args:
         text: the claim.
-        differences: by seed; above 0 where it holds.
+        differences: by seed; above 0 if it holds.
         evidence: in figures, with spread.
         verdict: by the rule, once all claims of a figure are there.
     """

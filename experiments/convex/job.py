@@ -79,7 +79,7 @@ class ConvexJob:
         }
 
     def _store(self, folder: Path) -> Store:
-        """A store with a copy of the runs of earlier studies."""
+        """The store in `folder`, which begins with a copy of the runs of earlier studies."""
         folder.mkdir(parents=True, exist_ok=True)
         path, kept = folder / f"{self.data}-{self.figure}-{self.seed}.jsonl", self._kept()
         if kept.is_file() and not path.exists():

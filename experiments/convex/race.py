@@ -52,7 +52,7 @@ class Run:
     """The results of one step size in a race, for each target, the easiest first.
 
     Args:
-        reached: how it came there; `None` where another was before it.
+        reached: how it came there; `None` if another was before it.
         until: the clock up to which it is known not to have come, where `reached` is `None`.
     """
 
@@ -125,7 +125,7 @@ def race(
         objective: f.
         targets: descending.
         caps: by family, for each target, the clock beyond which a run is of no interest: that of
-            the best run known so far. Infinity where none is known.
+            the best run known so far. Infinity if none is known.
         clock: what is to be least.
     """
     fields: dict[Family, _Field] = {}

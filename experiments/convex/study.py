@@ -75,7 +75,7 @@ def _cache() -> Path:
 def config(
     bench: Bench, setup: Setup, factors: Sequence[float] = (COMMUNICATION,)
 ) -> dict[str, Any]:
-    """What names a cached run: data set, targets, configuration, and prices where they decide."""
+    """What names a cached run: data set, targets, configuration, and prices if they decide."""
     return {
         "data": bench.name,
         "schedule": setup.label,

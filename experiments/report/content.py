@@ -29,7 +29,7 @@ class Section:
 
     Args:
         entry: what the paper has.
-        page: what is read off the records; `None` where no study reproduces it.
+        page: what is read off the records; `None` if no study reproduces it.
         jobs: all the work of it.
         done: how much of that has been carried out.
     """
@@ -41,7 +41,7 @@ class Section:
 
     @property
     def progress(self) -> str:
-        """The label in words."""
+        """The progress of the label's runs in words."""
         if self.page is None:
             return "nothing here reproduces it yet"
         if not self.jobs:
@@ -57,7 +57,7 @@ class Configuration:
         anchor: its place in the page.
         title: for people.
         settings: what tells it from others.
-        runs: records by seed; `None` where a run is not done.
+        runs: records by seed; `None` if a run is not done.
     """
 
     anchor: str
@@ -104,7 +104,7 @@ class Content:
         return [(entry, claim) for entry, page in pages if page for claim in page.claims]
 
     def image(self, picture: Picture) -> Image | None:
-        """A picture of a page, drawn once; `None` where none of the runs behind it is done."""
+        """A picture of a page, drawn once; `None` if none of the runs behind it is done."""
         behind = {anchor_of(job) for job in picture.jobs}
         if behind and not any(self.configurations[anchor].done for anchor in behind):
             return None

@@ -1,4 +1,4 @@
-"""Figures as data: SVG where it is small, else PNG; the same figure gives the same bytes."""
+"""Figures as data: SVG if it is small, else PNG; the same figure gives the same bytes."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def _pair(name: str, value: str) -> tuple[Html, Html]:
 
 
 def facts(content: Content) -> list[tuple[str, str]]:
-    """What the summary says beside the counts."""
+    """The text of the summary beside the counts."""
     done, all_ = content.runs
     studied = sum(one.page is not None for one in content.sections)
     tuned = "; learning rates of baselines tuned, where that is done" if content.tunes else ""

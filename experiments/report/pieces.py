@@ -42,7 +42,7 @@ def claim_item(entry: Entry, claim: Claim, content: Content) -> Html:
 
 
 def table(shown: Table, runs: Runs) -> Html:
-    """A table that scrolls in itself where the screen is narrow; its last column links to runs."""
+    """A table that scrolls in itself if the screen is narrow; its last column links to runs."""
     linked = any(shown.jobs)
     headings = [*shown.headings, *(["runs"] if linked else [])]
     body = []
@@ -56,7 +56,7 @@ def table(shown: Table, runs: Runs) -> Html:
 
 
 def grid(title: str, headings: Sequence[str], body: Sequence[Html]) -> Html:
-    """A frame for rows that are made already."""
+    """A table of rows in HTML."""
     head = element("tr", *(element("th", one, scope="col") for one in headings))
     filled = element("table", element("thead", head), element("tbody", *body), aria_label=title)
     # The title stands beside what scrolls, so that it is read in full on a phone.
@@ -74,14 +74,14 @@ def _cell(cell: Cell) -> Html:
 
 
 def text_of(cell: Cell) -> str:
-    """A cell for people."""
+    """A cell's text."""
     if cell is None:
         return "…"
     return f"{cell:.5g}" if isinstance(cell, float) else str(cell)
 
 
 def figure(picture: Picture, content: Content) -> Html:
-    """A figure, embedded; what has no runs yet is named."""
+    """An embedded figure, or a note if it has no runs yet."""
     image = content.image(picture)
     if image is None:
         return element("p", element("span", PENDING, class_="todo"), f": {picture.title}")
@@ -117,7 +117,7 @@ def _link(one: Configuration) -> Html:
 
 
 def paper_table(entry: Entry) -> Html | None:
-    """The paper's own numbers, where it gives any."""
+    """The paper's own numbers, if it gives any."""
     if not entry.rows:
         return None
     rows = [element("tr", *(_cell(one) for one in row)) for row in entry.rows]

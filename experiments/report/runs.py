@@ -13,11 +13,11 @@ from experiments.report.sparkline import sparkline
 from localsgd.basics.units import plural
 
 HIDDEN = frozenset({"weights"})
-"""Scalars of a record that say nothing to people."""
+"""Scalars of a record that are not shown."""
 
 
 def listed(configurations: Sequence[Configuration]) -> Html:
-    """All of them, folded up."""
+    """All runs, in a collapsed section."""
     return element("div", *map(_one, configurations), class_="runs")
 
 

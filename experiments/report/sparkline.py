@@ -15,7 +15,7 @@ Points = list[tuple[float, float]]
 
 
 def sparkline(records: Sequence[Record]) -> Html | None:
-    """The curves of some runs on one scale; `None` where there are none."""
+    """The curves of some runs on one scale; `None` if there are none."""
     lines = [line for record in records if len(line := _points(record)) > 1]
     if not lines:
         return None
@@ -38,7 +38,7 @@ def sparkline(records: Sequence[Record]) -> Html | None:
 
 
 def _points(record: Record) -> Points:
-    """(epoch, metric), without what was not evaluated or not finite."""
+    """Pairs (epoch, metric), without those that are missing or not finite."""
     rows = record.get("curve", ())
     known = [(row[EPOCH], row[METRIC]) for row in rows if row[METRIC] is not None]
     return [(x, y) for x, y in known if math.isfinite(y)]

@@ -39,7 +39,7 @@ class Tally:
 
     @property
     def sentences(self) -> Sequence[str]:
-        """One for each scale, and what no scale shows."""
+        """A sentence for each scale, and sentences on what no scale shows."""
         said = [_sentence(name, sum(by.values(), Counter())) for name, by in self.counts.items()]
         missing = [name for name in SCALES if name not in ("smoke", *self.counts)]
         if missing:

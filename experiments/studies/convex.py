@@ -17,7 +17,7 @@ LABEL = "fig:convex_problem"
 SEEDS = {"smoke": 2, "small": 5, "medium": 5, "paper": 5}
 FEW = (1, 2, 4, 8, 16)
 Point = tuple[int, int, int]
-"""K, B and H."""
+"""A point: K, B and H."""
 PLACE = "appendix B.2"
 Values = Callable[[int, int], Sequence[float]]
 
@@ -41,7 +41,7 @@ class Times:
 
     @staticmethod
     def of(records: Records, figure: Figure) -> Times:
-        """The target is above the f* that the paper prints, where it prints one."""
+        """The times of a figure; targets are above the f* that the paper prints, if any."""
         wanted = of_figure(records.scale, figure)
         by: dict[Point, list[float]] = {}
         for job in wanted:
@@ -69,7 +69,7 @@ class Times:
         )
 
     def ratios(self, slow: Point, fast: Point) -> list[float]:
-        """How many times as long one takes, by seed; none where one was not run."""
+        """The ratios of the times of two points, by seed; none if one was not run."""
         both = zip(self.by.get(slow, ()), self.by.get(fast, ()), strict=False)
         return [one / other for one, other in both]
 

@@ -1,4 +1,4 @@
-"""Hierarchical local SGD where every sync of all is late by so many seconds."""
+"""Hierarchical local SGD with a delay of some seconds at every sync of all workers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOPOLOGY = "2x2"
 LOCAL_STEPS = 2
 BLOCK_STEPS = (1, 2, 4, 8, 16, 32)
 DELAYS = (0, 1, 50)
-"""Seconds."""
+"""Delays in seconds."""
 PLACE = "appendix D.3.1"
 MARGIN = 0.5
 HALF = 0.5
@@ -70,7 +70,7 @@ def seconds(record: Record, delay: float) -> float:
 
 
 def waiting(record: Record, delay: float) -> float:
-    """The share of it that is spent on syncs of all."""
+    """The fraction of the run's time that is spent on syncs of all workers."""
     return 1 - record["steps"] * of_step() / seconds(record, delay)
 
 

@@ -1,4 +1,4 @@
-"""The paper's two drawings: a topology, and when what synchronises."""
+"""The paper's two drawings: a topology, and the times of its syncs."""
 
 from __future__ import annotations
 

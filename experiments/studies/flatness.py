@@ -1,4 +1,4 @@
-"""How flat the loss is where mini-batch and post-local SGD end: four figures from the same runs."""
+"""Flatness of the final models of mini-batch and post-local SGD: four figures of the same runs."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from experiments.study import Page, Records, Scale, Study
 LABEL = "tab:multi_gpus_hierarchical_local_sgd"
 TOPOLOGIES = ("8x2", "4x4", "2x8")
 SPLITS = ((1, 16), (2, 8), (4, 4), (8, 2))
-"""H and H^b."""
+"""Pairs of H and H^b."""
 RATE = {"paper": {"lr": 0.1}}
 """The paper's section starts from 0.1, "without specific tuning"."""
 NOTE = (

@@ -18,7 +18,7 @@ TUNED = ("small", "large")
 
 @dataclass(frozen=True)
 class Ground:
-    """What stands for a network of the paper at some scale.
+    """The replacement of a network of the paper at some scale.
 
     Args:
         net: the paper's.
@@ -55,7 +55,7 @@ OF_NET: dict[str, dict[str, Any]] = {
 
 
 def ground(scale: Scale, net: str, task: str) -> Ground:
-    """The paper's network and data, or what stands for them."""
+    """The paper's network and data, or their replacements."""
     if scale.name == "smoke":
         return Ground(net, task, {"model": SMOKE[net], "task": scale.ground["task"]})
     if scale.name == "small":
@@ -65,7 +65,7 @@ def ground(scale: Scale, net: str, task: str) -> Ground:
 
 
 def grounds(scale: Scale) -> list[Ground]:
-    """All of them; at the smallest scale one data set stands for both."""
+    """All networks and data; at the smallest scale one data set replaces both."""
     tasks = TASKS[:1] if scale.name == "smoke" else TASKS
     return [ground(scale, net, task) for task in tasks for net in NETS]
 

@@ -21,7 +21,7 @@ PLACE = "appendix A.2"
 
 @cache
 def counted(model: str, task: str) -> Size:
-    """A network, of which the shapes are enough."""
+    """A network without values, as its shapes are enough."""
     card = tasks.card(task)
     kind: Any = SimpleNamespace(card=card, input_shape=card.input_shape, classes=card.classes)
     with torch.device("meta"):

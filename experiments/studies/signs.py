@@ -57,7 +57,7 @@ def jobs(scale: Scale) -> list[TrainJob]:
 
 
 def rated(records: Records) -> Iterator[tuple[str, str, dict[int, Arm]]]:
-    """The grid, each method with the rate that was found for its H = 1."""
+    """The arms of the grid, each method with the rate that was found at H = 1."""
     for task, method, by in grid(records.scale):
         yield task, method, tuning.taken_over(records, by, 1)
 
@@ -127,7 +127,7 @@ def baselines(scale: Scale) -> list[Arm]:
 
 
 def later(records: Records) -> list[TrainJob]:
-    """Grids at H = 1, and all H with what was found there."""
+    """Later jobs: grids at H = 1, then all H with the rates that were found."""
     found = [one for _, _, by in rated(records) for one in by.values() if one.tuned]
     return [*tuning.later(records, baselines(records.scale)), *jobs_of(found)]
 

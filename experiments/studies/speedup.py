@@ -15,7 +15,7 @@ WHOLE = "tab:post_local_sgd_across_arch_and_tasks_speedup"
 SECOND = "tab:post_local_sgd_across_arch_and_tasks_speedup_for_second_phase"
 PLACE = "appendix C.3"
 ROUNDED = 0.015
-"""Numbers of two decimals that follow from others of two decimals are as near as this."""
+"""Tolerance for numbers with two decimals computed from others with two decimals."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Setting:
 
 
 def settings() -> list[Setting]:
-    """All of the paper's."""
+    """All settings of the paper."""
     whole, second = (_by_network(name) for name in ("speedup", "speedup-second-phase"))
     return [Setting(*key, whole[key], second[key]) for key in whole]
 

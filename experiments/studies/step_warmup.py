@@ -45,7 +45,7 @@ def short(scale: Scale) -> dict[tuple[int, str], Arm]:
 
 
 def longer(scale: Scale) -> dict[tuple[str, int], Arm]:
-    """H = 16, by shape and period."""
+    """The arms with H = 16, by shape and period."""
     return {(s, p): _arm(scale, 16, s, p) for s in SHAPES for p in PERIODS}
 
 

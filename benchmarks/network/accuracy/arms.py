@@ -92,7 +92,7 @@ PHASES = {
     GATHERED: ("sign-gathered-first", "sign-gathered-second"),
     TWO_PHASE: ("sign-first", "sign-second"),
 }
-"""Arms that have each of the two phases alone."""
+"""Names of the two phases of each arm with signs, run alone."""
 
 PACE = (BOUND, DDP)
 SLOW = (BOUND, DDP, *PHASES[GATHERED], *PHASES[TWO_PHASE])

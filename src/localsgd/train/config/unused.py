@@ -14,7 +14,7 @@ Acts = Callable[[Run], bool]
 
 
 def _read(name: str) -> Acts:
-    """Whether the method's schedule reads the setting."""
+    """A condition: whether the method's schedule reads the setting `name`."""
     return lambda run: name in method(run.method).uses
 
 

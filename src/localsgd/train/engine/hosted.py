@@ -113,7 +113,7 @@ class Workers:
         self._together = Together(inner.make, self.optimizers) if several else None
         self._watchers: list[tuple[Callable[[], None], Callable[[], None]]] = []
 
-    def watch_steps(
+    def around_steps(
         self, before: Callable[[], None] = _nothing, after: Callable[[], None] = _nothing
     ) -> None:
         """Calls `before` and `after` around every step of the inner optimizers."""

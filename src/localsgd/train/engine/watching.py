@@ -118,7 +118,7 @@ class DriftWatcher:
             if self._anchor is not None and _ends_round(assembly):
                 self._rows = _all_rows(assembly)
 
-        assembly.workers.watch_steps(before, after)
+        assembly.workers.around_steps(before, after)
 
     def due(self, assembly: Assembly) -> bool:
         return self._rows is not None
