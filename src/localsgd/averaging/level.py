@@ -106,7 +106,7 @@ class Level:
         self.weigh = weigh
         self.reducer: Reducer = reducer or ExactMean()
         self.outer = outer
-        self._learning_rate = 1.0  # of the round at hand
+        self._learning_rate = 1.0  # of the current round
         self._averaged_rate = 1.0  # of the round that synchronises
         self._pending: Pending[Tensor] | None = None
         self.syncs = 0

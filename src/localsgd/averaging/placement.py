@@ -207,7 +207,7 @@ class _Groups:
 
 def _equal_levels(topology: Topology, groups: _Groups, hosted: int) -> tuple[HostedLevel, ...]:
     hosted_levels: list[HostedLevel] = []
-    inside = 1  # workers of a member of the level at hand
+    inside = 1  # workers of a member of the current level
     for size in topology.sizes:
         whole = inside * size
         if hosted % whole == 0:
