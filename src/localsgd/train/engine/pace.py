@@ -23,7 +23,7 @@ class Pace:
 
         τ_k = max(1, floor(r_k H))
 
-    A worker that has taken its own waits for the sync. In a round of one step all take it.
+    A worker that has taken its steps waits for the sync. In a round of one step all take it.
 
     Args:
         speeds: r_k of all K workers, relative to the fastest, in (0, 1].
