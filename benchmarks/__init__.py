@@ -1,1 +1,1 @@
-"""Speed and memory against the obvious way to do the same, measured side by side."""
+"""Benchmarks of speed and memory against the obvious way to do the same, side by side."""

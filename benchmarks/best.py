@@ -32,13 +32,13 @@ from localsgd.train.data import models
 
 WORKERS, BATCH, MODEL = 16, 128, "resnet20"
 SHARE = 0.95
-"""Of the best single worker's samples a second, at least."""
+"""Smallest fraction of the best single worker's samples per second."""
 TURNS = 7
 
 
 @dataclass(frozen=True)
 class Way:
-    """How a contestant computes.
+    """The way in which a contestant computes.
 
     Args:
         workers: K; a bare loop for 1.
@@ -61,7 +61,7 @@ class Way:
 
 
 def ways(cores: int) -> list[Way]:
-    """The single worker's, then the trainer's."""
+    """The contestants: the single worker's, then the trainer's."""
     formats: list[dict[str, Any]] = [{}, {"channels_last": True}]
     if torch.ops.mkldnn._is_mkldnn_bf16_supported():
         formats.append({"channels_last": True, "bfloat16": True})
@@ -73,7 +73,7 @@ def ways(cores: int) -> list[Way]:
 
 
 def bare(way: Way, batch: int, steps: int) -> Callable[[], None]:
-    """So many steps of the loop that everybody writes."""
+    """Takes steps of a plain training loop."""
     task = random_cifar()
     model = models.build(MODEL, task, seed=0)
     layout = torch.channels_last if way.channels_last else torch.contiguous_format
@@ -131,7 +131,7 @@ def _serve(way: Way, batch: int, rank: int, store: str, told: Connection) -> Non
 
 
 class Stand:
-    """A contestant in processes of its own, idle but in its turns."""
+    """A contestant in separate processes, which are idle except in its turns."""
 
     def __init__(self, way: Way, batch: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -152,7 +152,7 @@ class Stand:
                 self._processes.append(process)
 
     def ready(self) -> bool:
-        """Waits for its first turn, which doesn't count; no where it can't be done here."""
+        """Waits for its first turn, which doesn't count; `False` if it can't run here."""
         try:
             return all(line.recv() == "ready" for line in self._lines)
         except EOFError:

@@ -45,7 +45,7 @@ SECONDS = 40.0
 
 
 def contestants(shapes: Shapes, others: bool) -> dict[str, Action]:
-    """Each on a row of its own."""
+    """The actions, each on a separate row."""
     layout = Layout.of(
         (str(i), torch.empty(shape, device="meta")) for i, shape in enumerate(shapes)
     )
@@ -86,7 +86,7 @@ def timed_here(shapes: Shapes, others: bool, seconds: float) -> dict[str, Times]
 
 
 def reducers(layout: Layout) -> dict[str, Reducer]:
-    """Of whole syncs, with error feedback."""
+    """The reducers of whole syncs, with error feedback."""
     return {
         "plain average": ExactMean(),
         "sign": CompressedMean(Sign(), layout=layout),
@@ -98,7 +98,7 @@ def reducers(layout: Layout) -> dict[str, Reducer]:
 
 
 def syncs(shapes: Shapes, seconds: float) -> dict[str, Times]:
-    """In one process of several: the times of the slowest in each turn."""
+    """Measures in one process of several; returns the times of the slowest in each turn."""
     members = dist.get_world_size()
     layout, placement = layout_of(shapes, members), placement_of(Topology((members,)))
     start = normal_rows(layout, dist.get_rank())
@@ -113,7 +113,7 @@ def syncs(shapes: Shapes, seconds: float) -> dict[str, Times]:
 
 
 def measure(seconds: float = SECONDS) -> list[Finding]:
-    """Findings in about so many seconds: the bounded one, then the others beside it."""
+    """Findings within about this many seconds: the bounded one, then the others."""
     shapes = wide_resnet()
     bounds = {"sign with feedback": BOUND}
     case = f"{scalars(shapes):,} scalars in {len(shapes)} tensors"

@@ -42,7 +42,7 @@ SAMPLE = ((16, 16, 16), (16, 64, 1), (16, 256, 1), (4, 16, 16))
 
 @dataclass(frozen=True)
 class Obvious:
-    """f and its runs as one writes them down."""
+    """f and its runs, written in the obvious way."""
 
     rows: csr_matrix
     regularisation: float
@@ -91,14 +91,14 @@ class Obvious:
 
 
 def ours(bench: Bench, setup: Setup) -> Found:
-    """The search, with nothing kept from before."""
+    """The search, without results from earlier runs."""
     with tempfile.TemporaryDirectory() as folder:
         return find(bench, setup, Store(Path(folder) / "runs.jsonl"))
 
 
 @dataclass(frozen=True)
 class Duel:
-    """What both ways took for one search.
+    """The times of both ways for one search.
 
     Args:
         obvious, ours: CPU seconds.

@@ -1,4 +1,4 @@
-"""Runs a function in fresh processes, joined by gloo where there are several."""
+"""Runs a function in new processes, joined by gloo if there are several."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEEPING = {
 fifth of its time for them, or none, by where the last allocation happened to end."""
 
 RETURNING = {"MALLOC_MMAP_THRESHOLD_": str(2**16)}
-"""Makes glibc hand freed memory back at once, so that a peak is of tensors, not of its holes."""
+"""Makes glibc return freed memory at once, so that a peak counts tensors, not free memory."""
 
 
 def run(
@@ -34,7 +34,7 @@ def run(
     *arguments: Any,
     environment: Mapping[str, str] = KEEPING,
 ) -> Any:
-    """`function(*arguments)` in each of P processes over loopback; what the first gives back.
+    """Runs `function(*arguments)` in each of P processes over loopback; the first one's result.
 
     Args:
         processes: P; one has no process group.

@@ -43,7 +43,7 @@ Batches = list[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Found:
-    """Ten values, their vectors where the tool gives them, and the products it took."""
+    """Ten values, their vectors if the tool gives them, and the products it took."""
 
     values: list[float]
     vectors: Tensor | None

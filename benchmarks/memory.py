@@ -35,9 +35,9 @@ from localsgd.train.config.run import Run
 from localsgd.train.engine.hosted import Inner, Workers
 
 COPIES = 3
-"""Of a model that must be there: parameters, gradients, momentum."""
+"""Necessary copies of a model: parameters, gradients, momentum."""
 BOUND = COPIES + 0.1
-"""A tenth for gradients on their way, activations and what is read with them; a copy would be 1."""
+"""Allowed copies: a tenth for gradients being sent and activations; another copy would add 1."""
 STEPS = 4
 STATUS = Path("/proc/self/status")
 
@@ -49,13 +49,13 @@ def loss_of(model: nn.Module) -> torch.Tensor:
 
 
 def bare(make: Callable[[], nn.Module]) -> object:
-    """The loop that everybody writes."""
+    """A plain training loop."""
     model = make()
     return _own_loop(model, inner(model))
 
 
 def through_local_sgd(make: Callable[[], nn.Module]) -> object:
-    """The same loop, with a sync in its midst."""
+    """The same loop with a sync."""
     model = make()
     return _own_loop(model, LocalSGD(inner(model), model, local_steps=2))
 
@@ -69,7 +69,7 @@ def _own_loop(model: nn.Module, optimizer: torch.optim.Optimizer) -> object:
 
 
 def through_trainer(make: Callable[[], nn.Module], hosted: int = 1) -> object:
-    """`hosted` workers a process, with a sync in the midst."""
+    """The trainer with `hosted` workers per process, with a sync."""
     processes = dist.get_world_size() if dist.is_initialized() else 1
     placement = placement_of(Topology((processes * hosted,)))
     workers = Workers(
@@ -144,7 +144,7 @@ def made_by_syncs(shapes: Shapes) -> dict[str, int]:
 
 
 def made_in_process(shapes: Shapes, workers: int) -> int:
-    """The same of a sync of `workers` rows in this process."""
+    """Bytes of tensors that a sync of `workers` rows makes in this process."""
     n = -(-scalars(shapes) // row_multiple(workers)) * row_multiple(workers)
     levels = build_levels(placement_of(Topology((workers,))), torch.rand(workers, n))
     with torch.no_grad(), Allocations() as allocations:

@@ -30,7 +30,7 @@ class Finding:
         contestant: who did it.
         cells: what people see of it, by column.
         figures: what is recorded, by name.
-        result: the number that the bound is about; `None` where there is none.
+        result: the number that the bound is about; `None` if there is none.
         bound: the most that it may be.
     """
 

@@ -1,6 +1,6 @@
 """All benchmarks of speed and memory: `python -m benchmarks.run`, or some: `... run step sync`.
 
-Ends with 1 where a bound is missed.
+Ends with 1 if a bound is missed.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def flat_sum(shapes: Shapes) -> Action:
 
 
 def level(shapes: Shapes) -> Action:
-    """As the trainer has it: one row for each process, metered."""
+    """A level as in the trainer: one row for each process, metered."""
     processes = dist.get_world_size()
     rows = layout_of(shapes, processes).rows(1, "cpu").fill_(1.0)
     levels = build_levels(placement_of(Topology((processes,))), rows, ledger=Ledger.of(1))

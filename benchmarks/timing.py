@@ -84,5 +84,5 @@ def take_turns(
 
 
 def ratios(times: list[float], reference: list[float]) -> Spread:
-    """Of each time to the reference's in the same turn."""
+    """The ratio of each time to the reference's in the same turn."""
     return Spread.of([time / base for time, base in zip(times, reference, strict=True)])

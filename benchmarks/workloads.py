@@ -59,7 +59,7 @@ def inner(model: nn.Module, weight_decay: float = 1e-4) -> torch.optim.Optimizer
 def loop(
     task: ImageTask, model: nn.Module, optimizer: torch.optim.Optimizer, batch: int
 ) -> Callable[[], None]:
-    """A step of the loop that everybody writes."""
+    """A step of a plain training loop."""
     draw = torch.Generator().manual_seed(1)
     batches = _batches(task.train_size, batch)
 
@@ -132,7 +132,7 @@ def deep_mlp(layers: int = 35, width: int = 1020) -> nn.Sequential:
 
 
 def layout_of(shapes: Shapes, members: int) -> Layout:
-    """Of a row that `members` can average."""
+    """The layout of a row that `members` can average."""
     named = ((str(i), torch.empty(shape, device="meta")) for i, shape in enumerate(shapes))
     return Layout.of(named, multiple=row_multiple(members))
 

@@ -1,4 +1,4 @@
-"""What studies of training are made of: arms over seeds, and what is read off their records."""
+"""Arms of studies over seeds, and numbers from their records."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Arm:
 
     @property
     def run(self) -> Run:
-        """Its settings; the seed is the first one."""
+        """The arm's settings, with the first seed."""
         return self.jobs[0].run
 
 
@@ -57,7 +57,7 @@ def arm(
         scale: gives the ground and the number of seeds.
         name: for people.
         main: whether it takes the seeds of main claims.
-        light: whether it takes the lighter network, where the scale has one.
+        light: whether it takes the lighter network, if the scale has one.
         words, made: of a text, as in `TrainJob`.
         settings: of `Run`, on top.
     """
@@ -68,12 +68,12 @@ def arm(
 
 
 def jobs_of(arms: Sequence[Arm]) -> list[TrainJob]:
-    """Arm by arm, so that what is wanted most comes first and seeds do not wait for each other."""
+    """The jobs arm by arm, the most important first."""
     return [job for one in arms for job in one.jobs]
 
 
 def found(records: Records, one: Arm) -> dict[int, Record]:
-    """The records that there are, by seed."""
+    """The existing records, by seed."""
     pairs = ((job.run.seed, records.of(job)) for job in one.jobs)
     return {seed: record for seed, record in pairs if record is not None}
 
@@ -86,13 +86,13 @@ def values(records: Records, one: Arm, field: str) -> dict[int, float]:
 
 
 def spread(records: Records, one: Arm, field: str, digits: int = 2) -> Cell:
-    """`92.48 ± 0.17`, the mean over seeds and its deviation; `None` where nothing is done."""
+    """The mean over seeds and its deviation, `92.48 ± 0.17`; `None` without runs."""
     kept = list(values(records, one, field).values())
     return markdown.spread(kept, f".{digits}f") if kept else None
 
 
 def seeds_done(records: Records, one: Arm) -> Cell:
-    """`5`, or `3 of 5` while runs are missing."""
+    """The number of runs: `5`, or `3 of 5` while some are missing."""
     done, wanted = len(found(records, one)), len(one.jobs)
     return done if done == wanted else f"{done} of {wanted}"
 
@@ -104,7 +104,7 @@ def rounds(records: Records, one: Arm) -> Cell:
 
 
 def sent(records: Records, one: Arm) -> Cell:
-    """What a worker handed to the wire in a run, all levels together, as counted."""
+    """The bytes that a worker sent in a run, at all levels together, as counted."""
     kept = list(found(records, one).values())
     return size(sum(kept[0]["bytes"])) if kept else None
 
@@ -166,7 +166,7 @@ def claim(
     beside: Sequence[TrainJob] = (),
 ) -> Claim:
     """What paired differences over seeds say: that `better` - `worse` lies on the side `sign` of
-    -`sign` * `margin`, or within `equal_within` of 0 where that is given.
+    -`sign` * `margin`, or within `equal_within` of 0 if that is given.
 
     `paper_tunes` are those of the two whose rates the paper has tuned, where ours may suit one
     better than the other: unless they are tuned here too, nothing is decided. Post-local SGD and
@@ -205,5 +205,5 @@ def hundredths(value: float) -> str:
 
 
 def untuned(arms: Sequence[Arm]) -> list[str]:
-    """The reservation about arms that the paper tunes; none where all are tuned here too."""
+    """The reservation about arms that the paper tunes; none if all are tuned here too."""
     return [] if all(one.tuned for one in arms) else [UNTUNED]

@@ -1,4 +1,4 @@
-"""The one rule by which differences over seeds decide a claim; every page's verdicts come from it.
+"""The rule by which differences over seeds decide a claim, used for all verdicts.
 
 1. *Paired*: a difference for each seed, of two runs with the same seed. Student's t decides: the
    two-sided test of the mean difference against the bound of what is claimed.
@@ -79,7 +79,7 @@ class Test:
 
     Args:
         differences: one for each seed.
-        low, high: infinite where there is no bound.
+        low, high: infinite if there is no bound.
     """
 
     __test__ = False  # nothing that pytest should collect
@@ -103,16 +103,16 @@ class Test:
 
     @cached_property
     def p(self) -> float:
-        """Of Student's t: that the mean is on this side of each bound that matters; two-sided."""
+        """The two-sided p of Student's t that the mean is on this side of each relevant bound."""
         return max(self._of_t(bound) for bound in self._bounds())
 
     @cached_property
     def flips(self) -> float:
-        """The same by flipping signs."""
+        """The p of the sign-flip test that the mean is on this side of each relevant bound."""
         return max(sign_flips(self._from(bound)) for bound in self._bounds())
 
     def _bounds(self) -> list[float]:
-        """All, where the mean lies between them; else the one that it lies beyond."""
+        """The relevant bounds: all if the mean lies between them, else the one it lies beyond."""
         if not self.holds:
             return [self.low if self.interval.mean <= self.low else self.high]
         return [bound for bound in (self.low, self.high) if math.isfinite(bound)]
@@ -131,7 +131,7 @@ class Test:
 
 
 def has_no_width(differences: Sequence[float]) -> bool:
-    """Whether all are equal but for rounding."""
+    """Whether all values are equal up to rounding."""
     return bool(np.ptp(differences) <= 1e-9 * max(1e-3, np.max(np.abs(differences))))
 
 
@@ -162,11 +162,11 @@ def claimed(sign: Literal[-1, 1], margin: float = 0.0) -> tuple[float, float]:
 
 
 def verdict(test: Test, p: float | None = None) -> State:
-    """Of complete differences.
+    """The verdict on a claim with complete differences.
 
     Args:
-        test: they and what is claimed.
-        p: corrected within a family; that of a single claim where not given.
+        test: the differences and the claim.
+        p: corrected within a family; that of a single claim if not given.
     """
     p = test.p if p is None else p
     reachable = max(ALPHA, 2.0 ** (1 - test.n))
@@ -229,7 +229,7 @@ def conclude(
         bounds: of the mean, as claimed.
         unit, show: of a difference, for people.
         least: the smallest difference of interest beyond a bound.
-        seeds: how many differences are planned; as many as there are where not given.
+        seeds: how many differences are planned; as many as there are if not given.
         reservation: why they decide nothing.
         kind: see `Claim`.
         subject: what the differences are of; equal ones are one piece of evidence.

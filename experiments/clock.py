@@ -18,7 +18,7 @@ from experiments.study import Record
 from localsgd.cost.speedup import Clock
 
 FITTED = 32
-"""H up to which the paper's minutes follow the model."""
+"""Largest H for which the paper's minutes follow the model."""
 NOTE = (
     "Time is modelled: counted steps and syncs, a sync of 16 workers at the price "
     "fitted to the paper's minutes by H, of others by log2 K. It says what the paper's network "
@@ -28,7 +28,7 @@ NOTE = (
 
 @cache
 def price(workers: int) -> float:
-    """Of a sync of so many workers, in local steps."""
+    """The price of a sync of this many workers, in local steps."""
     clock = Clock.fit({h: t for h, t in published.MINUTES.items() if h <= FITTED})
     return clock.syncing / clock.compute * math.log2(workers) / math.log2(published.WORKERS)
 
@@ -40,7 +40,7 @@ def per_step(record: Record, workers: int) -> float:
 
 def steps_to(record: Record, target: float) -> float | None:
     """Local steps until the test accuracy reaches `target`, between two evaluations in proportion;
-    `None` where it never does.
+    `None` if it never does.
     """
     before = (0.0, 0.0)
     epochs = record["curve"][-1][0]

@@ -63,7 +63,7 @@ def _ratios(table: Table) -> list[str]:
 
 
 def _ratio(table: Table, slow: Cell, fast: Cell) -> str:
-    """A dash where one family of step sizes was given up."""
+    """A dash if one family of step sizes was given up."""
     return spread(table[slow] / table[fast]) if slow in table and fast in table else "-"
 
 

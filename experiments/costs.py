@@ -1,4 +1,4 @@
-"""How long jobs take on one core: measured where they are done, else estimated.
+"""The time of jobs on one core: measured if they are done, else estimated.
 
 A run's cost follows from the samples it trains on, of which runs that share a trunk train the first
 ones once. What a sample costs is taken from finished runs of the same network and task; where there
@@ -40,7 +40,7 @@ Known = dict[tuple[str, str], float]
 
 
 def seconds(jobs: Sequence[Job], store: Store, known: Known | None = None) -> float | None:
-    """Of all jobs, done or not, on one core; `None` where nothing is known of one."""
+    """Seconds of all jobs, done or not, on one core; `None` if one of them is unknown."""
     known = known if known is not None else calibrated(jobs, store)
     total, seen = 0.0, set[tuple[Run, int]]()
     for job in jobs:
@@ -55,7 +55,7 @@ def seconds(jobs: Sequence[Job], store: Store, known: Known | None = None) -> fl
 
 
 def calibrated(jobs: Sequence[Job], store: Store) -> Known:
-    """What samples cost in the finished runs."""
+    """The time of samples in the finished runs."""
     found: dict[tuple[str, str], list[float]] = {}
     for job in jobs:
         record = store.of(job)
@@ -67,14 +67,14 @@ def calibrated(jobs: Sequence[Job], store: Store) -> Known:
 
 
 def planned(job: TrainJob) -> Plan:
-    """What follows from a run, without its data."""
+    """The plan of a run, without its data."""
     card = tasks.card(job.run.task)
     samples = job.run.train_samples or card.train_size
     return Plan(complete_run(job.run, card), samples)
 
 
 def _samples(job: TrainJob, seen: set[tuple[Run, int]]) -> int:
-    """That this job trains on, after those before it."""
+    """The samples that this job trains on, without those that earlier jobs share with it."""
     plan = planned(job)
     start = 0
     for step in trunk.milestones(plan):

@@ -1,4 +1,4 @@
-"""Carries jobs out, in this process or several, and keeps what comes of each as soon as it is done.
+"""Runs jobs in this process or several, and stores each result as soon as it is done.
 
 A job that cannot be done, for want of its data, is named with the reason, and the others go on.
 """
@@ -34,12 +34,12 @@ KILLED = "its process was killed, though nothing ran beside it; was there enough
 
 @dataclass(frozen=True)
 class Place:
-    """What jobs find around them.
+    """The environment of jobs.
 
     Args:
         scratch: for checkpoints and workers that runs share; may be removed at any time.
-        data_dir: where data sets lie; the usual places where not given.
-        records: where jobs keep what they make; nowhere where not given.
+        data_dir: where data sets lie; the usual places if not given.
+        records: where jobs keep what they make; nowhere if not given.
     """
 
     scratch: Path
@@ -47,7 +47,7 @@ class Place:
     records: Store | None = None
 
     def once(self, job: Job, make: Callable[[], Record]) -> Record:
-        """As in `Workplace`."""
+        """The job's record, as `Workplace.once` specifies."""
         if self.records is None:
             return make()
         known = _found(job, self.records)
@@ -62,11 +62,11 @@ class Place:
 
 @dataclass
 class Outcome:
-    """What became of some jobs."""
+    """The outcome of some jobs."""
 
     done: int = 0
     failed: dict[str, str] = field(default_factory=dict)
-    """What is wrong, by the title of one of the jobs with that failure."""
+    """Failures: the title of a job that failed, and the reason."""
 
     def fail(self, job: Job, error: BaseException) -> None:
         reason = f"{type(error).__name__}: {error}"
@@ -229,7 +229,7 @@ def _stopped(future: Future[Record]) -> bool:
 
 
 def _found(job: Job, store: Store) -> Record | None:
-    """What another command has done meanwhile."""
+    """The job's record, also if another command has made it since this one began."""
     store.refresh()
     return store.of(job)
 

@@ -72,7 +72,7 @@ def _record(times: Sequence[float]) -> Record:
 
 
 def device() -> torch.device:
-    """The GPU where there is one."""
+    """The GPU if there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 

@@ -19,8 +19,10 @@ def speedups(records: Records, one: Arm, base: Arm, workers: int) -> list[float]
 
 
 def faster(records: Records, sentence: str, place: str, one: Arm, base: Arm, workers: int) -> Claim:
-    """That `one` is so many times as fast as `base`, which takes a cluster to see. The clock that
-    stands in for one is fitted to the paper's own minutes: what it says is told, and no evidence.
+    """The claim that `one` is faster than `base`, which only a cluster can show.
+
+    A clock fitted to the paper's own minutes replaces it; its result is reported, but is no
+    evidence.
     """
     said = f"it takes {workers} GPUs; a clock fitted to the paper's minutes can't confirm it"
     if ratios := speedups(records, one, base, workers):

@@ -1,4 +1,4 @@
-"""How often the rule of verdicts errs, and how often it sees what is there: simulated.
+"""Simulates how often the rule of verdicts errs, and how often it finds a real difference.
 
     python -m experiments.power > tables.md
 
@@ -20,11 +20,11 @@ SEED = 0
 DRAWS = 20_000
 SEEDS = (3, 5, 10)
 EFFECTS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
-"""Means in deviations of a difference."""
+"""Means of simulated differences, in units of their deviation."""
 FAMILY = 8
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 LOG_NORMAL = 0.5
-"""Sigma of the logarithm."""
+"""Deviation of the logarithm of a log-normal distribution."""
 
 
 def _log_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -41,14 +41,14 @@ SHAPES: dict[str, Draw] = {
 
 
 def p_of_t(drawn: np.ndarray) -> np.ndarray:
-    """Of all draws at once: `[draws, n]` to `[draws]`."""
+    """The p of Student's t for all draws at once: `[draws, n]` to `[draws]`."""
     from scipy.stats import ttest_1samp
 
     return ttest_1samp(drawn, 0.0, axis=1).pvalue
 
 
 def p_of_signs(drawn: np.ndarray) -> np.ndarray:
-    """Of all draws at once, exact."""
+    """The exact p of the sign-flip test for all draws at once: `[draws, n]` to `[draws]`."""
     n = drawn.shape[1]
     bits = np.arange(2**n)[:, None] >> np.arange(n) & 1
     sums = np.abs(drawn @ (2.0 * bits.T - 1))

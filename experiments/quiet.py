@@ -1,4 +1,4 @@
-"""An observer for runs that nobody watches."""
+"""An observer for runs without output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from localsgd.train.engine.assembly import Assembly
 
 
 class Quiet:
-    """An observer who looks away."""
+    """An observer that does nothing."""
 
     def started(self, assembly: Assembly) -> None: ...
 

@@ -64,13 +64,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def operations(self) -> float:
-        """Floating-point operations of all runs of the full size; 0 where nothing is trained."""
+        """Floating-point operations of all runs of the full size; 0 if nothing is trained."""
         return sum(map(_operations, self.training))
 
 
 @cache
 def entries() -> dict[str, Entry]:
-    """All of them by label, in the paper's order."""
+    """All entries by label, in the paper's order."""
     content = tomllib.loads(PAPER.read_text(encoding="utf-8"))
     return {
         label: msgspec.convert({"label": label, **fields}, Entry)

@@ -1,4 +1,4 @@
-"""`localsgd reproduce`: does the work behind the tables and figures, and shows it."""
+"""`localsgd reproduce`: runs the work behind the tables and figures, and shows the results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORK = Path("runs") / "reproduce"
 
 @dataclass(frozen=True)
 class Request:
-    """What is wanted.
+    """The options of `reproduce`.
 
     Args:
         names: labels or short names.
@@ -32,10 +32,10 @@ class Request:
         listing: list them, and do nothing.
         show: what the paper has, and do nothing.
         scale: how large.
-        seeds: of every arm; the scale's where not given.
-        tune: rates of baselines, where a study has that; always at the paper's scale.
+        seeds: of every arm; the scale's if not given.
+        tune: rates of baselines, if a study has that; always at the paper's scale.
         shard: `I/N`, the I-th of N shares of the work.
-        processes: at a time; one for each core where not given.
+        processes: at a time; one for each core if not given.
         data_dir: where data sets lie.
         out: where records are kept.
         work: for pictures, and for what interrupted runs go on from.
@@ -55,7 +55,7 @@ class Request:
     work: Path = WORK
 
     def check(self) -> None:
-        """Refuses what cannot be."""
+        """Raises for options that are out of range."""
         if sum((bool(self.names), self.everything, self.listing)) != 1:
             raise UserError(
                 "reproduce needs labels or short names, --all for all there are, or --list; give "
@@ -69,7 +69,7 @@ class Request:
 
 
 def reproduce(request: Request, console: Console | None = None) -> int:
-    """Lists, or shows what the paper has, or does what is missing and shows what came out."""
+    """Lists labels, shows what the paper has, or runs what is missing and shows the results."""
     console = console or Console()
     request.check()
     if request.listing:
@@ -133,7 +133,7 @@ def _more_than_jobs(study: Study, scale: Scale) -> list[Job]:
 
 
 def _designed(wanted: Sequence[Study], scale: Scale, *, named: bool) -> list[Study]:
-    """Those with a design at the scale. What was named and has none is refused."""
+    """The studies with a design at the scale; raises if a named one has none."""
     found = [study for study in wanted if scale.name in study.scales]
     for study in wanted:
         if named and scale.name not in study.scales:
@@ -147,7 +147,7 @@ def _designed(wanted: Sequence[Study], scale: Scale, *, named: bool) -> list[Stu
 def _later(
     request: Request, wanted: Sequence[Study], store: Store, outcome: engine.Outcome
 ) -> list[Job]:
-    """What follows from what has been found, and is not done yet; nothing once a job has failed."""
+    """Jobs that follow from the results so far and are not done; none once a job has failed."""
     if outcome.failed:
         return []
     store.refresh()

@@ -88,6 +88,6 @@ SCALES: dict[ScaleName, Scale] = {
 
 
 def scale_of(name: ScaleName, seeds: int | None = None, *, tunes: bool = False) -> Scale:
-    """A scale, with `seeds` for all arms where given, and tuned baselines where wanted."""
+    """A scale, with the given `seeds` for all arms, if any, and tuned baselines if wanted."""
     found = replace(SCALES[name], tunes=tunes or SCALES[name].tunes)
     return found if seeds is None else replace(found, seeds=seeds, main_seeds=seeds)

@@ -27,7 +27,7 @@ STYLES = {
 
 
 def forecast(jobs: Sequence[Job], store: Store, processes: int) -> str:
-    """How much there is to do, and about how long it takes."""
+    """The amount of work left, and about how long it takes."""
     due = [job for job in jobs if store.of(job) is None]
     text = f"{store.scale.name}: {plural(len(jobs), 'job')}, {len(jobs) - len(due)} done"
     if not due:
@@ -39,7 +39,7 @@ def forecast(jobs: Sequence[Job], store: Store, processes: int) -> str:
 
 
 def outlook(study: Study, jobs: Sequence[Job], store: Store, processes: int) -> str:
-    """How long the whole of a study takes whose later work follows from its earlier results."""
+    """The time of a whole study whose later work follows from its earlier results."""
     seconds = costs.seconds(jobs, store, costs.calibrated(jobs, store))
     known = "" if seconds is None else f", about {duration(seconds / processes)} in all"
     return (
@@ -76,7 +76,7 @@ def _shown(table: Table) -> Fitting:
 
 
 def cell_text(cell: Cell) -> str:
-    """A cell for people; dots for what is not done yet."""
+    """A cell's text; dots if it is not done yet."""
     if cell is None:
         return "…"
     return f"{cell:.5g}" if isinstance(cell, float) else str(cell)

@@ -28,9 +28,9 @@ from localsgd.version import __version__
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "reproduce"
 FULL = 900_000
-"""Bytes from which on a file takes no more, so that each stays under a megabyte."""
+"""Bytes above which a file gets no more records, so that each stays under a megabyte."""
 CODE = 1
-"""The version of the numbers: raised when the same job would give others than before."""
+"""The version of the numbers: raised if the same job would give different ones than before."""
 
 
 class Store:
@@ -54,15 +54,15 @@ class Store:
 
     @property
     def origins(self) -> dict[str, list[str]]:
-        """When, where and with what the records were made, each in order, as far as it is known."""
+        """Dates, machines and code of the records, each in order, as far as they are known."""
         return {name: sorted(values) for name, values in self._made.items()}
 
     def of(self, job: Job) -> Record | None:
-        """The record of a job, or of another with the same key; `None` where it is not done."""
+        """The record of a job, or of another with the same key; `None` if it is not done."""
         return self._records.get(canonical(job.key))
 
     def refresh(self) -> None:
-        """Reads what others have added since."""
+        """Reads records that others have added since."""
         for path in sorted(self.folder.glob("*.jsonl")):
             start = self._read.get(path, 0)
             if path.stat().st_size > start:
@@ -80,7 +80,7 @@ class Store:
         Args:
             job: what was done.
             record: what came of it.
-            seconds: how long it took; not kept where not given.
+            seconds: how long it took; not kept if not given.
         """
         path = self._place(shelf(job))
         line = {
@@ -119,7 +119,7 @@ class Store:
 
 
 def source() -> str:
-    """The version of the package, with the commit that is checked out where there is one."""
+    """The version of the package, with the commit that is checked out if there is one."""
     commit = code(HERE)["commit"]
     return __version__ if commit is None else f"{__version__}+{commit[:10]}"
 
@@ -131,18 +131,18 @@ def shelf(job: Job) -> str:
 
 
 def canonical(key: Mapping[str, Any]) -> str:
-    """A key as text, alike for equal keys."""
+    """A key as text; equal keys give equal texts."""
     return json.dumps(key, sort_keys=True, separators=(",", ":"))
 
 
 def origin(seconds: float | None = None) -> dict[str, Any]:
-    """Where a record comes from, as JSON: said by the process that makes it."""
+    """The origin of a record as JSON: date, code and machine of this process."""
     took = {} if seconds is None else {"seconds": round(seconds, 2)}
     return {"date": datetime.now(UTC).date().isoformat(), **took, **code(HERE), **machine()}
 
 
 def told(made: Mapping[str, Any]) -> dict[str, str]:
-    """An origin for people; what it doesn't know is left out."""
+    """An origin in words; unknown parts are left out."""
     said = {name: str(made[name]) for name in ("date", "torch") if name in made}
     if "cpu" in made:
         sets = ", ".join(made["instructions"]) or "no known instruction sets"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from experiments.claims import Test
 
 Record = Mapping[str, Any]
-"""What came of one job: JSON, without the models."""
+"""The result of one job: JSON, without the models."""
 ScaleName = Literal["smoke", "small", "medium", "paper"]
 Kind = Literal["measured", "computed", "modelled"]
 """Trained or timed here · counted, or computed from the paper's own numbers: consistency, no
@@ -63,7 +63,7 @@ class Job(Protocol):
     def key(self) -> Mapping[str, Any]:
         """JSON that its record depends on: jobs of equal keys are one job.
 
-        `kind` says what sort of work it is, `task` on which data where there is one; together they
+        `kind` says what sort of work it is, `task` on which data if there is one; together they
         name the file of its record.
         """
         ...
@@ -77,11 +77,11 @@ class Job(Protocol):
 
 
 class Workplace(Protocol):
-    """What jobs find around them."""
+    """The environment of jobs."""
 
     @property
     def data_dir(self) -> Path | None:
-        """Where data sets lie; the usual places where not given."""
+        """The folder of data sets; the usual folders if `None`."""
         ...
 
     @property
@@ -102,7 +102,7 @@ class Records(Protocol):
     scale: Scale
 
     def of(self, job: Job) -> Record | None:
-        """`None` where it has not been done."""
+        """`None` if it has not been done."""
         ...
 
 
@@ -114,7 +114,7 @@ class Table:
         title: what it shows.
         headings: of the columns.
         rows: as many cells in each; a cell of `None` is work not done yet.
-        jobs: the work behind each row, by row; none where a row is counted or modelled.
+        jobs: the work behind each row, by row; none if a row is counted or modelled.
     """
 
     title: str
@@ -153,7 +153,7 @@ class Claim:
         reservation: why the figures decide nothing, whatever they are; empty where they do.
         kind: what the evidence is.
         family: of `experiments/families.py`; claims of one are corrected together.
-        test: the differences that decide; `None` where there are none, or not yet.
+        test: the differences that decide; `None` if there are none, or not yet.
         subject: what they are of: of equal ones, one claim is counted.
     """
 
@@ -177,7 +177,7 @@ class Page:
     pictures: Sequence[Picture] = ()
     claims: Sequence[Claim] = ()
     notes: Sequence[str] = ()
-    """Where its setting differs from the paper's, and what that means."""
+    """Differences between its setting and the paper's, and their meaning."""
 
 
 def _nothing(records: Records) -> Sequence[Job]:
@@ -190,7 +190,7 @@ class Study:
 
     Args:
         label: as in `paper.toml`.
-        jobs: the work at a scale, the most wanted first; none where everything is counted.
+        jobs: the work at a scale, the most wanted first; none if everything is counted.
         page: what is read off the records that there are, complete or not.
         later: more work that follows from what has been found, done or not; asked again whenever
             all of it is done.

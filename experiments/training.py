@@ -41,7 +41,7 @@ class TrainJob:
     Args:
         run: its settings, not completed, the seed among them.
         words: of a text, all but the most frequent so many words are read as one; the whole
-            vocabulary where not given.
+            vocabulary if not given.
         made: whether the text is one that is made up.
     """
 
@@ -88,8 +88,9 @@ class TrainJob:
         return record
 
     def _name(self, completed: Run) -> str:
-        """Of the job, in one version of the numbers: what another one has begun is not gone on
-        from.
+        """The folder's name for this job and version of the numbers.
+
+        A run that another version has begun is not continued.
         """
         version = f"{store.CODE}-{store.canonical(self.key)}".encode()
         return hashlib.sha256(version + to_json(completed)).hexdigest()[:16]
@@ -198,7 +199,7 @@ def _fit(model: nn.Module, assembly: Assembly) -> tuple[float, float]:
 
 
 def _digest(assembly: Assembly) -> str:
-    """Of all workers' weights at the end: equal where two runs end in the same bits."""
+    """A digest of all workers' final weights; equal if two runs end in the same bits."""
     content = assembly.workers.params.detach().cpu().view(torch.uint8).numpy()
     return hashlib.sha256(content.data).hexdigest()[:12]
 

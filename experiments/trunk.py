@@ -68,7 +68,7 @@ def milestones(plan: Plan) -> list[int]:
 
 
 def _plain_until(plan: Plan) -> int:
-    """The first step at which the run may differ from mini-batch SGD; 0 where it does at once."""
+    """The first step at which the run may differ from mini-batch SGD; 0 if it does at once."""
     run = plan.run
     if run.delay or run.inner_state or run.outer != "average" or run.slowdown:
         return 0
@@ -183,9 +183,7 @@ def _whole(value: Any) -> Any:
 
 
 def _digest(run: Run, task: Task) -> str:
-    """Of the run and the version of the numbers, and of how much data there is where that is not
-    known beforehand.
-    """
+    """A digest of the run and the version of the numbers, and of an unusual amount of data."""
     usual = run.train_samples or tasks.card(run.task).train_size
     size = "" if task.train_size == usual else f"-{task.train_size}-{task.classes}"
     version = f"{__version__}-{store.CODE}"

@@ -37,7 +37,7 @@ MOST = 25
 
 
 def due(known: Mapping[float, float], grid: Sequence[float] = FACTORS) -> list[float]:
-    """Factors to try next, from what is known of others (larger is better); none where the best is
+    """Factors to try next, from what is known of others (larger is better); none if the best is
     inside.
 
     >>> due({}) == list(FACTORS)
@@ -62,7 +62,7 @@ def due(known: Mapping[float, float], grid: Sequence[float] = FACTORS) -> list[f
 
 
 def _best(known: Mapping[float, float]) -> float:
-    """Of equal ones that nearest to 1; the lowest one where all have diverged."""
+    """The best factor: nearest to 1 among equal ones, the lowest if all have diverged."""
     if max(known.values()) == float("-inf"):
         return min(known)
     return max(known, key=lambda factor: (known[factor], -abs(math.log(factor))))

@@ -28,7 +28,7 @@ from localsgd.train.data.tasks.images import ImageTask
 from localsgd.wire import InProcess
 
 RATE = 0.2
-"""Of one worker with 128 samples."""
+"""Learning rate of one worker with 128 samples."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ ROWS = {
 
 
 class OutOfTime(Exception):
-    """The time is up; what was done is saved."""
+    """Time is up; the work so far is saved."""
 
 
 @dataclass
 class Training:
-    """One row on its way.
+    """One row that is being trained.
 
     Args:
         name: of the row.
@@ -98,7 +98,7 @@ class Training:
             self._load()
 
     def train(self) -> dict[str, Any]:
-        """To the end, or to the deadline."""
+        """Trains to the end, or to the deadline."""
         hosted, begun = self.hosted, time.monotonic() - self.seconds
 
         def after_step() -> None:
@@ -176,7 +176,7 @@ def _own_memory(value: Any) -> Any:
 
 @torch.no_grad()
 def accuracy(hosted: Hosted, task: ImageTask) -> float:
-    """Of the mean of the workers' models on the test images, in [0, 1]."""
+    """Accuracy of the workers' mean model on the test images, in [0, 1]."""
     workers = hosted.workers
     model = copy.deepcopy(workers.models[0])
     mean = workers.layout.views(workers.params.mean(0))

@@ -41,7 +41,7 @@ def pack(task: ImageTask, path: Path, train: int, test: int) -> int:
 
 
 def unpack(path: Path, device: torch.device) -> ImageTask:
-    """What `pack` has written, on `device`, cropped and flipped in training."""
+    """The data that `pack` has written, on `device`, cropped and flipped in training."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             parts = [
@@ -57,7 +57,7 @@ def unpack(path: Path, device: torch.device) -> ImageTask:
 
 
 def noise(samples: int, device: torch.device) -> ImageTask:
-    """Random images, as good as any where only time is measured."""
+    """Random images, which are enough to measure time."""
     draw = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (samples, 3, 32, 32), generator=draw, dtype=torch.uint8)
     images = Images(pixels, torch.randint(0, 10, (samples,), generator=draw)).to(device)
@@ -70,7 +70,7 @@ def _task(train: Images, test: Images) -> ImageTask:
 
 
 class Feed:
-    """The batches of K workers for one step, in memory that stays where it is.
+    """The batches of K workers for one step, always in the same memory.
 
     As in the trainer, but augmented all at once, with the chance of the step instead of the
     worker's.
@@ -94,7 +94,7 @@ class Feed:
         self.fill(0)
 
     def fill(self, step: int) -> None:
-        """Puts the batches of `step` in."""
+        """Copies the batches of `step` into the memory."""
         order, draw = self.order, generator_for(self._seed, "augment", step)
         indices = torch.cat([order.indices(worker, step) for worker in range(order.workers)])
         x, y = self._task.train_batch(indices, draw)

@@ -27,7 +27,7 @@ from localsgd.train.engine.hosted import Inner, Workers
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to carry K workers out.
+    """One way to compute K workers.
 
     Args:
         bfloat16: autocast.
@@ -65,26 +65,26 @@ VARIANTS = {
 
 
 class Lanes:
-    """Streams that part from the current one and join it again; nothing for fewer than two."""
+    """Streams that fork from the current one and join it again; none if fewer than two."""
 
     def __init__(self, count: int) -> None:
         self._lanes = [torch.cuda.Stream() for _ in range(count if count > 1 else 0)]
         self._main: torch.cuda.Stream | None = None
 
     def part(self) -> None:
-        """What is asked for from now on may run beside the current stream, by `enter`."""
+        """Forks the streams: work after `enter` may run in parallel to the current stream."""
         if self._lanes:
             self._main = torch.cuda.current_stream()
 
     def enter(self, worker: int) -> None:
-        """All that follows is this worker's."""
+        """Switches to this worker's stream."""
         if self._lanes and self._main is not None:
             lane = self._lanes[worker % len(self._lanes)]
             lane.wait_stream(self._main)  # for the gradients to be zero
             torch.cuda.set_stream(lane)
 
     def join(self) -> None:
-        """Back on the first stream, once all others have done their work."""
+        """Returns to the first stream, which waits for all others."""
         if self._lanes and self._main is not None:
             torch.cuda.set_stream(self._main)
             for lane in self._lanes:
@@ -92,7 +92,7 @@ class Lanes:
 
 
 class Hosted:
-    """K workers and what they average by: the `Steps` of the core loop.
+    """K workers and their levels: the `Steps` of the core loop.
 
     Args:
         task: on the device.

@@ -67,7 +67,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _wait(agents: Sequence[subprocess.Popen[bytes]]) -> int:
-    """0, or the status of the first that fails; the others are not waited for then."""
+    """The exit status: 0, or that of the first process that fails; others are not waited for."""
     while True:
         found = [agent.poll() for agent in agents]
         failed = [status for status in found if status]

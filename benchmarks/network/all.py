@@ -1,7 +1,7 @@
 """Everything on the network, about 12 minutes on two quiet cores: `python -m
 benchmarks.network.all`.
 
-The table, signs on a slow link, and declared delays. Ends with 1 where a bound is missed.
+The table, signs on a slow link, and declared delays. Ends with 1 if a bound is missed.
 """
 
 from __future__ import annotations

@@ -18,11 +18,10 @@ SHARES = {
     ("h16-sign", 10_000_000): 0.95,
     ("h1-sign", 100_000_000): 0.9,
 }
-"""Of the samples a second without communication, at least, by contestant and rate."""
+"""Smallest fraction of the samples per second without communication, by contestant and rate."""
 
 OF_WHAT_BYTES_ALLOW = 0.98
-"""Of the samples a second of a loop that waits for nothing but its bytes, at least: H = 16 dense.
-"""
+"""Smallest fraction of the speed that the bytes alone would allow, for H = 16 dense."""
 
 FAST = rates.MOST
 """A rate at which nothing of ours is slower than DDP."""

@@ -1,4 +1,4 @@
-"""Who trains on the network: ways to let K workers average, each around the same loop.
+"""The contestants: ways in which K workers average, each around the same loop.
 
 To add one, write how it wraps a model and its optimizer, and add an entry to `CONTESTANTS`. `table`
 runs those that its scenes name.
@@ -36,7 +36,7 @@ from localsgd.reduce import CompressedMean, Sign
 from localsgd.rows.layout import Layout
 
 Wrapped = tuple[nn.Module, Any]
-"""The model that is called, and what is stepped in place of its optimizer."""
+"""The model to call, and the optimizer to step."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Contestant:
 
     @property
     def package(self) -> str | None:
-        """Whose it is, where it isn't PyTorch's or ours, with the version that is installed."""
+        """The third-party package and its installed version, if it needs one."""
         return None if self.needs is None else f"{self.needs} {metadata.version(self.needs)}"
 
 

@@ -16,7 +16,7 @@ from benchmarks.network import torchrun
 from benchmarks.network.laboratory import Laboratory
 
 SECONDS = 120.0
-"""That a call may take, or the start."""
+"""Time limit of a call, and of the start."""
 
 _LOOK_SECONDS = 0.5
 _LINES = 12

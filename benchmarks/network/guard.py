@@ -1,4 +1,4 @@
-"""A process that outlives the laboratory's owner by a moment, and removes what that has left.
+"""A process that removes the leftovers of a laboratory after its owner has ended.
 
     python -m benchmarks.network.guard PREFIX
 

@@ -54,7 +54,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Counters:
-    """Of all links at one moment.
+    """The counters of all links at one moment.
 
     Args:
         nodes: of each node, as it sees them.
@@ -72,7 +72,7 @@ class Counters:
 
 
 class Laboratory:
-    """Made by `laboratory`.
+    """A network on one machine, made by `laboratory`.
 
     Args:
         nodes: N.
@@ -120,7 +120,7 @@ class Laboratory:
             self._shape(self._hub, f"down{rack}", up_link)
 
     def counters(self) -> Counters:
-        """What has crossed every link since it was made."""
+        """The bytes that have crossed every link since it was made."""
         found = json.loads(ip("-n", self._hub, "-json", "-statistics", "link", "show"))
         by_name = {link["ifname"]: link["stats64"] for link in found}
         # The hub's end of a node's link receives what the node sends.
@@ -137,7 +137,7 @@ class Laboratory:
         return [*(self.namespace(node) for node in range(self.nodes)), self._hub]
 
     def build(self) -> None:
-        """Makes everything, unshaped."""
+        """Makes the network, with unlimited rates."""
         with needed("network namespaces"):
             for name in self.namespaces:
                 self._add_namespace(name)
@@ -226,7 +226,7 @@ def laboratory(nodes: int, racks: int = 1) -> Generator[Laboratory]:
 
 
 def _remove(made: Laboratory, guard: subprocess.Popen[bytes]) -> None:
-    """Removes it; what Ctrl-C interrupts here, the guard completes."""
+    """Removes the laboratory; if Ctrl-C interrupts this, the guard completes it."""
     try:
         for name in made.namespaces:
             remove(name)

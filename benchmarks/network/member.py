@@ -36,7 +36,7 @@ def _serve(connection: Connection[Any, Any]) -> None:
 
 
 def _result(job: bytes) -> bytes:
-    """Pickled (number of the call; traceback, `""` where there is none; what the function gave)."""
+    """Pickled (number of the call; traceback, `""` if there is none; what the function gave)."""
     call, work = pickle.loads(job)
     try:
         function, arguments = pickle.loads(work)

@@ -1,4 +1,4 @@
-"""Whose a namespace is, so that what a killed process has left can be told from what is in use.
+"""The owner of a network namespace, so that leftovers of a killed process can be recognised.
 
 All that the laboratory makes has a name that begins with the owner's process id and the time at
 which that process started (a process id alone is given out again). Interfaces exist inside of such
@@ -19,7 +19,7 @@ from benchmarks.network.shell import CommandFailed, ip
 
 NAMES = re.compile(r"lsgd-(?P<pid>\d+)-(?P<started>\d+)-.+")
 PLACE = Path("/run/netns")
-"""Where `ip netns` keeps its names."""
+"""The folder in which `ip netns` keeps its names."""
 
 _ATTEMPTS = 50
 _PAUSE_SECONDS = 0.02
@@ -44,7 +44,7 @@ class Owner:
 
     @property
     def prefix(self) -> str:
-        """Of the names of all that it makes."""
+        """The prefix of the names of everything that it makes."""
         return f"lsgd-{self.pid}-{self.started}-"
 
     @property
@@ -53,20 +53,20 @@ class Owner:
 
 
 def owner_of(name: str) -> Owner | None:
-    """Who made the namespace of that name; `None` if it was not the laboratory."""
+    """The owner of a namespace; `None` if the laboratory didn't make it."""
     match = NAMES.fullmatch(name)
     return Owner(int(match["pid"]), int(match["started"])) if match else None
 
 
 def namespaces(prefix: str = "lsgd-") -> list[str]:
-    """Names of the laboratory's namespaces that begin so."""
+    """Names of the laboratory's namespaces with this prefix."""
     found = PLACE.iterdir() if PLACE.is_dir() else ()
     names = sorted(path.name for path in found)
     return [name for name in names if name.startswith(prefix) and owner_of(name)]
 
 
 def remove_stale() -> list[str]:
-    """Removes what owners have left who no longer live; the names of it."""
+    """Removes namespaces whose owners have ended; returns their names."""
     stale = [name for name in namespaces() if not _lives(name)]
     for name in stale:
         remove(name)
@@ -104,7 +104,7 @@ def _lives(name: str) -> bool:
 
 
 def _started(pid: int) -> int | None:
-    """Field 22 of /proc/PID/stat; `None` where there is no such process, or only its corpse."""
+    """Field 22 of /proc/PID/stat; `None` if there is no such process, or a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

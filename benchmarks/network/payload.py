@@ -24,5 +24,5 @@ def sent(way: str, payload: int, members: int) -> float:
 
 
 def share_of_ring(way: str, payload: int, scalars: int, members: int) -> float:
-    """Of the bytes that a ring of float32 takes for so many scalars."""
+    """The bytes as a fraction of those of a ring of float32 for as many scalars."""
     return sent(way, payload, members) / sent("dense", 4 * scalars, members)

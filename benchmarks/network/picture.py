@@ -61,7 +61,7 @@ def _shares(axes: Axes, results: Results) -> None:
 
 
 def _bytes(axes: Axes, results: Results) -> None:
-    """Of one rate: they are the same at all."""
+    """Draws the bytes at one rate; they are the same at all rates."""
     laps = max(results.values(), key=len)
     names = [name for name in laps if name != BOUND][::-1]
     sent = [statistics.median(laps[name].node_bytes) for name in names]

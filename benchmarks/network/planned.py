@@ -29,7 +29,7 @@ NODES, BATCH, TURNS = 4, 32, 5
 RATES = ("10mbit", "100mbit", "1gbit")
 LOCAL_STEPS = {"h1-apart": 1, "h2": 2, "h4": 4, "h8": 8, "h16": 16}
 WITHIN = 1.15
-"""The larger of predicted and measured by the smaller, at most."""
+"""Largest allowed ratio between predicted and measured time."""
 
 
 def findings(rate: int, found: Link, laps: Mapping[str, Laps], scalars: int) -> list[Finding]:

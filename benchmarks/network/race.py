@@ -17,11 +17,11 @@ from benchmarks.network.laboratory import Laboratory
 
 WARM_STEPS = 2
 SECONDS = 300.0
-"""That an act may take."""
+"""Time limit of an act."""
 
 LOOK_SECONDS = 0.03
 QUIET_BYTES = 10_000
-"""What a link that is in use carries in that time at the least rate, and more."""
+"""Fewest bytes that a link in use carries in that time at the lowest rate."""
 
 # In the processes of the crew.
 
@@ -34,7 +34,7 @@ class _Entrant:
 
     @property
     def waited_seconds(self) -> float:
-        """What a ledger has measured; 0 where there is none."""
+        """The seconds of waiting that a ledger has measured; 0 without a ledger."""
         ledger = getattr(self.optimizer, "ledger", None)
         return 0.0 if ledger is None else ledger.seconds
 

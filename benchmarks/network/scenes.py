@@ -1,4 +1,4 @@
-"""Which links the table is about, who runs on them, and the running."""
+"""The scenes of the table: their links and contestants, and how they are run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.network.refusal import Refused
 
 NODES = 4
 INSIDE, UP_LINK = 1_000_000_000, 10_000_000
-"""Bits a second of nodes' links and of up-links, where there are racks."""
+"""Bits per second of nodes' links, and of up-links if there are racks."""
 
 FLAT = (
     BOUND,
@@ -64,11 +64,11 @@ class Scene:
 
 
 Results: TypeAlias = Mapping[Scene, Mapping[str, Laps]]
-"""Of every scene, by contestant."""
+"""The laps of every scene, by contestant."""
 
 
 def scenes(flat_rates: Sequence[str], racks: bool, only: Sequence[str] = ()) -> list[Scene]:
-    """One for each rate, and that of the racks. At the highest rate fewer run: it hides nobody.
+    """A scene for each rate, and one of racks; at the highest rate fewer contestants run.
 
     Args:
         flat_rates: of nodes' links.

@@ -31,11 +31,11 @@ RATE = 100_000_000
 TURNS = 3
 FASTER = 10.0
 OVERHEAD = 1.1
-"""Bytes on the wire for one of payload, at most: headers, and answers to what others send."""
+"""Most bytes on the wire per byte of payload, with headers and acknowledgements."""
 
 
 def _laps(made: Laboratory, workers: Crew, turns: int) -> tuple[dict, dict, dict]:
-    """By way: seconds of the slowest process, bytes that a node sent, payload."""
+    """Seconds of the slowest process, bytes that a node sent and payload, by way."""
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
     crossed: dict[str, list[int]] = {way: [] for way in WAYS}
     payload: dict[str, int] = {}

@@ -56,7 +56,7 @@ def _finding(scene: Scene, name: str, laps: Laps, bound: Laps, batch: int) -> Fi
         "share of no communication": f"[bold]{share.median:.3f}[/]",
         "its quartiles": f"{share.lower:.3f} - {share.upper:.3f}",
         "ms a step": f"{1000 * seconds:.1f}",
-        "waited": f"{1000 * beyond:.1f}",
+        "ms waited a step": f"{1000 * beyond:.1f}",
         "kB a node a step": f"{sent / 1000:,.1f}",
     }
     if scene.racks > 1:

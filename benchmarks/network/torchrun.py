@@ -21,7 +21,7 @@ GRACE_SECONDS = 5.0
 
 
 def command(laboratory: Laboratory, node: int, program: Sequence[str], processes: int) -> list[str]:
-    """Of one node: its agent, and P copies of `program` (as Python takes it: `-m MODULE ...`)."""
+    """The command of one node: its agent, and P copies of `program` (Python's arguments)."""
     rendezvous = ["--master-addr", laboratory.address(0), "--master-port", str(PORT)]
     return laboratory.within(
         node,
@@ -50,7 +50,7 @@ def started(
         program: what every process runs.
         processes: P, on each node.
         environment: variables beside `VARIABLES` and this process's own.
-        output: where all that they print goes; this process's where not given.
+        output: where all that they print goes; this process's if not given.
     """
     variables = {**os.environ, **VARIABLES, **(environment or {})}
     agents = []

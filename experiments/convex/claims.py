@@ -22,11 +22,11 @@ LEAST = 0.1
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim and what became of it.
+    """A claim and its verdict.
 
     Args:
         text: the claim.
-        differences: by seed; above 0 where it holds.
+        differences: by seed; above 0 if it holds.
         evidence: in figures, with spread.
         verdict: by the rule, once all claims of a figure are there.
     """

@@ -19,11 +19,11 @@ RESULTS = Path(__file__).parents[1] / "results" / "convex"
 
 @dataclass(frozen=True)
 class Options:
-    """What a command is told.
+    """The options of a command.
 
     Args:
         data: name of the data set in LIBSVM's format, such as w8a or a9a.
-        seeds: how many seeds, from 0; those of the design where not given.
+        seeds: how many seeds, from 0; those of the design if not given.
         data_dir: where it lies; otherwise LOCALSGD_DATA and ~/.cache/localsgd.
         out: folder for runs, figures and pages.
         thin: whether only every other power of two is run, of B, K and the maps' H.

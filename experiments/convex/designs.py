@@ -11,7 +11,7 @@ from experiments.convex.setup import Setup, hierarchical, local, quadratic, swit
 
 SEEDS = 3
 FIGURE_SEEDS = 5
-"""Of the paper's two figures, whose claims are judged."""
+"""Seeds for the paper's two figures, whose claims are judged."""
 LOCAL_STEPS = (1, 2, 4, 8, 16)
 POWERS = tuple(2**i for i in range(11))
 MAP_LOCAL_STEPS = tuple(2**i for i in range(9))

@@ -20,12 +20,12 @@ from experiments.study import Record, Workplace
 
 EARLIER = Path(__file__).parents[1] / "results" / "convex"
 MADE = "made"
-"""A small problem that is made up, for runs that only show that everything works."""
+"""A small synthetic problem, for runs that only show that everything works."""
 TINY = {
     "time": tuple((4, batch, h) for batch in (16, 64, 256) for h in (1, 16)),
     "speedup": tuple((workers, 16, h) for workers in (1, 4) for h in (1, 16)),
 }
-"""K, B, H of what is searched on it."""
+"""K, B and H of the configurations that are searched on it."""
 Figure = Literal["time", "speedup"]
 
 
@@ -52,7 +52,7 @@ class ConvexJob:
         return f"convex problem {self.data}, {self.figure}, seed {self.seed}"
 
     def setups(self) -> list[Setup]:
-        """What is searched."""
+        """The configurations to search."""
         if self.data == MADE:
             return [local(*point, self.seed) for point in TINY[self.figure]]
         all_seeds = {"time": designs.time_figure, "speedup": designs.speedup_figure}[self.figure]
@@ -79,7 +79,7 @@ class ConvexJob:
         }
 
     def _store(self, folder: Path) -> Store:
-        """What earlier studies ran is taken over, into a copy."""
+        """The store in `folder`, which begins with a copy of the runs of earlier studies."""
         folder.mkdir(parents=True, exist_ok=True)
         path, kept = folder / f"{self.data}-{self.figure}-{self.seed}.jsonl", self._kept()
         if kept.is_file() and not path.exists():

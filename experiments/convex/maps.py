@@ -1,4 +1,4 @@
-"""Where each (H, B) wins: not in the paper.
+"""Maps of the best (H, B); they are not in the paper.
 
     python -m experiments.convex.maps [--data w8a] [--seeds 3] ...
 

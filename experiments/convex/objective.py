@@ -60,7 +60,7 @@ def _csr(starts: Integers, columns: Integers, values: Floats, width: int) -> csr
 
 @dataclass
 class Evaluations:
-    """What the certificates saved: `points` asked about, `evaluated` of them."""
+    """The savings by certificates: the number of `points`, and how many were `evaluated`."""
 
     points: int = 0
     evaluated: int = 0

@@ -23,14 +23,14 @@ from experiments.convex.simulation import Simulation
 from experiments.convex.stepsizes import Family, StepSize
 
 PATIENCE = 3
-"""How many times longer than the better family the other is followed."""
+"""Factor by which the worse family is run longer than the better one."""
 
 Clock = Callable[[Simulation], float]
 
 
 @dataclass(frozen=True)
 class Reached:
-    """How a run came to a target.
+    """How a run reached a target.
 
     Args:
         clock: rounds, or whatever the race was timed in.
@@ -49,10 +49,10 @@ class Reached:
 
 @dataclass(frozen=True)
 class Run:
-    """What a race tells of one step size, for each target, the easiest first.
+    """The results of one step size in a race, for each target, the easiest first.
 
     Args:
-        reached: how it came there; `None` where another was before it.
+        reached: how it came there; `None` if another was before it.
         until: the clock up to which it is known not to have come, where `reached` is `None`.
     """
 
@@ -125,7 +125,7 @@ def race(
         objective: f.
         targets: descending.
         caps: by family, for each target, the clock beyond which a run is of no interest: that of
-            the best run known so far. Infinity where none is known.
+            the best run known so far. Infinity if none is known.
         clock: what is to be least.
     """
     fields: dict[Family, _Field] = {}
@@ -152,7 +152,7 @@ def _reached(
     fields: Mapping[Family, _Field],
     now: float,
 ) -> dict[Family, dict[StepSize, Reached]]:
-    """By family, the columns that are at the target that it looks for, or below."""
+    """The columns that have reached their family's target, by family."""
     aims = np.array([fields[size.family].aim for size in simulation.sizes])
     points = np.concatenate([simulation.models, simulation.averages], axis=1)
     last, average = objective.values_at_most(np.tile(aims, 2), points).reshape(2, -1)

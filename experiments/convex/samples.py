@@ -1,4 +1,4 @@
-"""Which rows each worker draws: independently, uniformly, with replacement, from all of the data.
+"""The rows that each worker draws: independently, uniformly, with replacement, from all data.
 
 Worker k of a run with a seed has a stream of its own, from (seed, k); its first B numbers are the
 batch of its first local step, and so on. H, the step size and how many other workers there are

@@ -100,7 +100,7 @@ def _around_leader(runs: Mapping[StepSize, Run], family: Family, target: int) ->
 def _leader(
     runs: Mapping[StepSize, Run], family: Family, target: int
 ) -> tuple[StepSize, Reached] | None:
-    """The run of a family that comes to a target first; `None` where none does."""
+    """The run of a family that comes to a target first; `None` if none does."""
     there = [
         (size, reached)
         for size, run in runs.items()

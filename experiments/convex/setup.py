@@ -1,4 +1,4 @@
-"""What is simulated: how many workers, which batch, and when they synchronise.
+"""The configuration of a simulation: number of workers, batch, and schedule.
 
 K: workers · B: rows of a worker's batch
 """
@@ -71,7 +71,7 @@ class Setup:
 
     @property
     def workers(self) -> int:
-        """K."""
+        """The number of workers K."""
         return math.prod(self.groups)
 
     @property

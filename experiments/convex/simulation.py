@@ -82,7 +82,7 @@ class Simulation:
         self._rounds = rounds(setup.schedules, self._progress)
 
     def next_round(self) -> None:
-        """Goes on until the outermost level has averaged, and adds its model to the average."""
+        """Runs until the outermost level has averaged, and adds its model to the average."""
         apart: Floats | None = None
         for local_steps, depth, _ in self._rounds:
             self.syncs[depth - 1] += 1
@@ -103,7 +103,7 @@ class Simulation:
         self.averages += 2 / (self.rounds + 1) * (self.models - self.averages)
 
     def keep(self, columns: Integers) -> None:
-        """Goes on with these columns alone."""
+        """Keeps only these columns."""
         self.sizes = [self.sizes[column] for column in columns]
         self.models = np.ascontiguousarray(self.models[:, columns])
         self.averages = np.ascontiguousarray(self.averages[:, columns])

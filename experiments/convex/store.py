@@ -42,11 +42,11 @@ class Store:
         return list(self._runs[_key(config)])
 
     def seconds(self, config: Config) -> float:
-        """CPU seconds that its races took."""
+        """CPU seconds of a configuration's races."""
         return self._seconds[_key(config)]
 
     def add(self, config: Config, runs: Iterable[Run], seconds: float) -> None:
-        """Keeps what a race told."""
+        """Stores the results of a race."""
         runs = list(runs)
         line = {"config": config, "seconds": round(seconds, 3), "runs": [_packed(r) for r in runs]}
         self.path.parent.mkdir(parents=True, exist_ok=True)

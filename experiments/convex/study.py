@@ -20,9 +20,9 @@ from experiments.logistic import Logistic, Minimum, known_minimum
 
 EPSILON = 0.005
 PAPER_MINIMUM = {"w8a": 0.126433176216545}
-"""f* as Lin et al. (2020) print it, where they do."""
+"""f* as printed by Lin et al. (2020), for the data sets that they have."""
 COMMUNICATION = 25.0
-"""Gradients that one communication costs."""
+"""Cost of one communication, in gradients."""
 
 # Goes up when a change of the rules makes old runs wrong.
 _RULES = 1
@@ -75,7 +75,7 @@ def _cache() -> Path:
 def config(
     bench: Bench, setup: Setup, factors: Sequence[float] = (COMMUNICATION,)
 ) -> dict[str, Any]:
-    """What names a cached run: data set, targets, configuration, and prices where they decide."""
+    """What names a cached run: data set, targets, configuration, and prices if they decide."""
     return {
         "data": bench.name,
         "schedule": setup.label,

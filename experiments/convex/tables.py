@@ -45,7 +45,7 @@ def cell(workers: int, batch: int, local_steps: int) -> Cell:
 
 
 def cell_of(setup: Setup) -> Cell:
-    """Where a configuration of any seed belongs."""
+    """The cell of a configuration; it is the same for all seeds."""
     return Cell(setup.workers, setup.batch, setup.label)
 
 

@@ -126,5 +126,5 @@ TABLE_OF_MOMENTA = {
 
 
 def settings(arm: str, seed: int) -> dict[str, Any]:
-    """Of one run."""
+    """The settings of one run."""
     return {**COMMON, **(ARMS | TABLE_OF_MOMENTA)[arm], "seed": seed}

@@ -23,7 +23,7 @@ class Line:
 
     Args:
         accuracies: in per cent, by seed.
-        against: accuracy less the reference's of the same seed, by seed.
+        against: accuracy minus the reference's of the same seed, by seed.
         syncs: of the outermost level.
         bytes: that a worker hands over in the whole run, at all levels.
     """
@@ -40,7 +40,7 @@ class Line:
 
     @property
     def half_width(self) -> float:
-        """Of the 95 % interval of the mean paired difference (Student's t)."""
+        """Half the width of the 95 % interval of the mean paired difference (Student's t)."""
         interval = paired(self.against)
         return interval.high - interval.mean
 

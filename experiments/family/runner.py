@@ -1,4 +1,4 @@
-"""Carries one run out and keeps what came of it, by its settings."""
+"""Trains one run and stores its results, by its settings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Kept:
 
 
 def carry_out(arm: str, settings: Mapping[str, Any], task: Task, path: Path) -> dict[str, Any]:
-    """The record of one run, in a folder that nobody needs afterwards."""
+    """The record of one run, which is trained in a temporary folder."""
     run = Run(**settings)
     if run.train_samples is not None:
         task = task.subset(run.train_samples)

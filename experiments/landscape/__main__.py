@@ -25,8 +25,8 @@ class Options:
     """Flatness of the models of mini-batch and post-local SGD.
 
     Args:
-        settings: which; all where none is named.
-        seeds: stop after so many; all that the design has where not given.
+        settings: which; all if none is named.
+        seeds: stop after so many; all that the design has if not given.
         only_report: run nothing; figures and page from what there is.
         data_dir: where data lies; otherwise LOCALSGD_DATA and ~/.cache/localsgd.
         out: folder for records, figures and the page.

@@ -30,7 +30,7 @@ class Claim:
         text: what is claimed.
         where: in the paper; empty for what it does not claim.
         value: of a seed's records: the logarithm of a ratio, or a difference.
-        sign: -1 where the value should be negative.
+        sign: -1 if the value should be negative.
         unit: how the value is shown: as a ratio, in percent points, or as it is.
         family: claims that are corrected together.
     """
@@ -44,7 +44,7 @@ class Claim:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Of the mean, as claimed."""
+        """The bounds of the mean, as claimed."""
         return claimed(self.sign)
 
     @property

@@ -1,4 +1,4 @@
-"""What is measured of the models that come out of one seed's arms."""
+"""Measurements of the final models of one seed's arms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page: what was run, what came out, which claims hold."""
+"""The page of a study: runs, results and claims."""
 
 from __future__ import annotations
 

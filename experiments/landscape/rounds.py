@@ -48,6 +48,6 @@ def _round(run: Run, task: Task, fork: Fork, steps: int) -> tuple[Tensor, Tensor
     def keep() -> None:
         last[:] = [assembly.workers.params[0].clone()]
 
-    assembly.workers.watch_steps(after=keep)
+    assembly.workers.around_steps(after=keep)
     advance(assembly, fork.step + steps)
     return copy.deepcopy(last[0]), assembly.workers.params[0].clone()

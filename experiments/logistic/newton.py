@@ -23,7 +23,7 @@ class NoMinimum(ArithmeticError):
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where Newton's method ended.
+    """The result of Newton's method.
 
     Args:
         value: f*.

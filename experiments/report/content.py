@@ -1,4 +1,4 @@
-"""What a report is made of: the paper's entries with their studies' pages, and the runs behind."""
+"""The content of a report: the paper's entries with their studies' pages and runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Section:
 
     @property
     def progress(self) -> str:
-        """In words."""
+        """The progress of the label's runs in words."""
         if self.page is None:
             return "there is no design for it at this scale"
         if not self.jobs:
@@ -57,7 +57,7 @@ class Configuration:
         anchor: its place in the page.
         title: for people.
         settings: what tells it from others.
-        runs: records by seed; `None` where a run is not done.
+        runs: records by seed; `None` if a run is not done.
     """
 
     anchor: str
@@ -72,7 +72,7 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Content:
-    """All of it.
+    """The whole content of a report.
 
     Args:
         scale: the name of the scale.
@@ -91,7 +91,7 @@ class Content:
 
     @staticmethod
     def of(store: Store) -> Content:
-        """Everything there is in a store."""
+        """The content from all records in a store."""
         pages = judged_pages(store)
         sections = [section(one, store, pages) for one in entries().values()]
         jobs = distinct(job for one in sections for job in all_jobs(one))
@@ -104,7 +104,7 @@ class Content:
         return [(entry, claim) for entry, page in pages if page for claim in page.claims]
 
     def image(self, picture: Picture) -> Image | None:
-        """A picture of a page, drawn once; `None` where none of the runs behind it is done."""
+        """A picture of a page, drawn once; `None` if none of the runs behind it is done."""
         behind = {anchor_of(job) for job in picture.jobs}
         if behind and not any(self.configurations[anchor].done for anchor in behind):
             return None
@@ -124,7 +124,7 @@ class Content:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many claims are in each state."""
+        """The number of claims in each state."""
         counted = Counter(self.state(claim) for _, claim in self.claims)
         return {state: counted[state] for state in STATES}
 
@@ -134,7 +134,7 @@ class Content:
 
     @property
     def runs(self) -> tuple[int, int]:
-        """How many are done, of how many."""
+        """The number of finished runs, and of all runs."""
         kept = [record for one in self.configurations.values() for record in one.runs.values()]
         return sum(record is not None for record in kept), len(kept)
 
@@ -199,7 +199,7 @@ def configurations(jobs: Iterable[Job], records: Records) -> dict[str, Configura
 
 
 def anchor_of(job: Job) -> str:
-    """Of the configuration that a job belongs to."""
+    """The HTML anchor of the configuration that a job belongs to."""
     return "runs-" + hashlib.sha256(canonical(_settings(job)).encode()).hexdigest()[:10]
 
 

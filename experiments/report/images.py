@@ -1,4 +1,4 @@
-"""Figures as data: SVG where it is small, else PNG; the same figure gives the same bytes."""
+"""Figures as data: SVG if it is small, else PNG; the same figure gives the same bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Image:
 
     @property
     def address(self) -> str:
-        """As a data URI."""
+        """The image as a data URI."""
         kind = "svg+xml" if self.kind == "svg" else self.kind
         return f"data:image/{kind};base64,{base64.b64encode(self.content).decode()}"
 

@@ -36,7 +36,7 @@ def sparkline(records: Sequence[Record]) -> tuple[str, Image] | None:
 
 
 def _points(record: Record) -> Points:
-    """(epoch, metric), without what was not evaluated or not finite."""
+    """Pairs (epoch, metric), without those that are missing or not finite."""
     rows = record.get("curve", ())
     known = [(row[EPOCH], row[METRIC]) for row in rows if row[METRIC] is not None]
     return [(x, y) for x, y in known if math.isfinite(y)]

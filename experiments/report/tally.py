@@ -1,4 +1,4 @@
-"""What became of the paper's claims on accuracy, at every scale."""
+"""The verdicts on the paper's claims on accuracy, at every scale."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Tally:
 
     @staticmethod
     def of(content: Content, folder: Path) -> Tally:
-        """Of this scale, and of the others that have records in `folder`."""
+        """The tally of this scale, and of others that have records in `folder`."""
         found: dict[str, Mapping[str, Counter[str]]] = {}
         for name in _scales(content, folder):
             own = content
@@ -39,7 +39,7 @@ class Tally:
 
     @property
     def sentences(self) -> Sequence[str]:
-        """One for each scale, and what no scale shows."""
+        """A sentence for each scale, and sentences on what no scale shows."""
         said = [_sentence(name, sum(by.values(), Counter())) for name, by in self.counts.items()]
         missing = [name for name in SCALES if name not in ("smoke", *self.counts)]
         if missing:
@@ -63,7 +63,7 @@ class Tally:
         ]
 
     def reasons(self) -> list[tuple[str, list[str]]]:
-        """By family in words, why a scale that has been run can or can't show it."""
+        """Reasons why a scale that has been run can or can't show a family's claims, by family."""
         return [
             (one.title, [f"{scale}: {one.why[scale]}" for scale in self.counts if scale in one.why])
             for one in FAMILIES.values()

@@ -12,7 +12,7 @@ from experiments.study import Study
 
 @cache
 def studies() -> dict[str, Study]:
-    """All of them, in the paper's order."""
+    """All studies, in the paper's order."""
     found: dict[str, Study] = {}
     for info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{info.name}")

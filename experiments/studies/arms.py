@@ -23,7 +23,7 @@ TUNED = ("A1", "A2", "A3")
 
 
 def arms(scale: Scale) -> dict[str, Arm]:
-    """The most wanted first: A5 goes on from the workers of A2."""
+    """The arms, the most important first: A5 continues from the workers of A2."""
     batch = scale.ground["batch"]
     settings: dict[str, dict[str, Any]] = {
         "A2": {"method": "mini-batch"},
@@ -41,7 +41,7 @@ def baselines(scale: Scale) -> list[Arm]:
 
 
 def page(records: Records) -> Page:
-    """At the medium scale that of `headline`, whose design is its own."""
+    """The page; at the medium scale that of `headline`, which has its own design."""
     if records.scale.name == "medium":
         return headline.page(records)
     by = tuning.applied(records, arms(records.scale), TUNED)
@@ -128,7 +128,7 @@ def page(records: Records) -> Page:
 
 
 def _origin(one: Arm) -> str:
-    """With a rate of its own A2 is no longer where A5 comes from."""
+    """Words for A2: A5 continues from its run, unless A2 has its own tuned rate."""
     return "at its tuned rate" if one.tuned else "that it goes on from"
 
 

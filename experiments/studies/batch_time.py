@@ -25,7 +25,7 @@ BATCHES = {
 REPEATS = {"smoke": 2, "small": 5, "paper": 100}
 SAMPLES = 4096
 ROUNDED = 0.01
-"""Of a ratio: seconds are given to the millisecond, the least of them as 0.028."""
+"""Rounding error of a ratio: seconds have milliseconds, and the smallest is 0.028."""
 
 
 def jobs(scale: Scale) -> list[StepTime]:
@@ -79,7 +79,7 @@ def _paper() -> Table:
 
 
 def _recomputed(row: dict) -> float:
-    """Of 4,096 samples in batches of B to one batch of them all, from the paper's seconds."""
+    """The time of 4,096 samples in batches of B relative to one batch, from the paper's seconds."""
     (whole,) = (
         other["seconds"]
         for other in entry("batch-time").values

@@ -18,7 +18,7 @@ LABEL = "fig:convex_problem"
 SEEDS = {"smoke": 2, "small": 5, "medium": 5, "paper": 5}
 FEW = (1, 2, 4, 8, 16)
 Point = tuple[int, int, int]
-"""K, B and H."""
+"""A point: K, B and H."""
 PLACE = "appendix B.2"
 Values = Callable[[int, int], Sequence[float]]
 
@@ -42,7 +42,7 @@ class Times:
 
     @staticmethod
     def of(records: Records, figure: Figure) -> Times:
-        """The target is above the f* that the paper prints, where it prints one."""
+        """The times of a figure; targets are above the f* that the paper prints, if any."""
         wanted = of_figure(records.scale, figure)
         by: dict[Point, list[float]] = {}
         for job in wanted:
@@ -56,7 +56,7 @@ class Times:
         return sorted({point[place] for point in self.by})
 
     def claim(self, sentence: str, words: str, differences: Sequence[float]) -> Claim:
-        """That differences are above 0."""
+        """The claim that differences are above 0."""
         return conclude(
             self.records,
             sentence,
@@ -70,7 +70,7 @@ class Times:
         )
 
     def ratios(self, slow: Point, fast: Point) -> list[float]:
-        """How many times as long one takes, by seed; none where one was not run."""
+        """The ratios of the times of two points, by seed; none if one was not run."""
         both = zip(self.by.get(slow, ()), self.by.get(fast, ()), strict=False)
         return [one / other for one, other in both]
 

@@ -1,4 +1,4 @@
-"""Hierarchical local SGD where every sync of all is late by so many seconds."""
+"""Hierarchical local SGD with a delay of some seconds at every sync of all workers."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ TOPOLOGY = "2x2"
 LOCAL_STEPS = 2
 BLOCK_STEPS = (1, 2, 4, 8, 16, 32)
 DELAYS = (0, 1, 50)
-"""Seconds."""
+"""Delays in seconds."""
 PLACE = "appendix D.3.1"
 MARGIN = 0.5
 HALF = 0.5
-"""Of a run's time: what takes more of it is its bottleneck."""
+"""Fraction of a run's time above which its cause is the bottleneck."""
 
 
 def arms(scale: Scale) -> dict[int, Arm]:
-    """By H^b."""
+    """The arms by H^b."""
     return {
         hb: arm(
             scale,
@@ -64,13 +64,13 @@ def of_sync() -> float:
 
 
 def seconds(record: Record, delay: float) -> float:
-    """Of the whole run; syncs within a node cost nothing."""
+    """Seconds of the whole run; syncs within a node cost nothing."""
     late = record["syncs"][-1] * (of_sync() + delay)
     return record["steps"] * of_step() + late
 
 
 def waiting(record: Record, delay: float) -> float:
-    """The share of it that is spent on syncs of all."""
+    """The fraction of the run's time that is spent on syncs of all workers."""
     return 1 - record["steps"] * of_step() / seconds(record, delay)
 
 

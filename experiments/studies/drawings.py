@@ -1,4 +1,4 @@
-"""The paper's two drawings: a topology, and when what synchronises."""
+"""The paper's two drawings: a topology, and the times of its syncs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LINKS = (Link.of_rate(400e9, 5e-6), Link.of_rate(25e9, 30e-6), Link.of_rate(10e9
 MODEL = 1.1e6
 """Bytes of ResNet-20."""
 BLOCKS, LOCAL, BLOCK = "2x2", 3, 2
-"""Of the second drawing: two blocks of two, H = 3, H^b = 2."""
+"""Setting of the second drawing: two blocks of two, H = 3, H^b = 2."""
 STEPS = 2 * LOCAL * BLOCK
 
 

@@ -1,4 +1,4 @@
-"""How flat the loss is where mini-batch and post-local SGD end: four figures from the same runs."""
+"""Flatness of the final models of mini-batch and post-local SGD: four figures of the same runs."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _published(arm: str, mini_batch: str, post_local: str) -> Cell:
 
 
 def _flatter(found: Flat, arm: str, data: str) -> Cell:
-    """By seed, in how many directions the loss rises less than for mini-batch SGD."""
+    """The number of directions in which the loss rises less than for mini-batch SGD, by seed."""
     if not found.seeds:
         return None
     if arm == MINI_BATCH:

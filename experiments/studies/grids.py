@@ -30,7 +30,7 @@ def cell(scale: Scale, workers: int, local_steps: int) -> Arm:
 
 
 def grid(scale: Scale) -> Grid:
-    """By K and H; one worker is the same for every H."""
+    """The cells by K and H; one worker is the same for every H."""
     return {
         (k, h): cell(scale, k, h) for k in reversed(WORKERS) for h in LOCAL_STEPS if k > 1 or h == 1
     }
@@ -45,7 +45,7 @@ def target(records: Records) -> float | None:
 
 
 def times(records: Records, one: Arm) -> dict[int, float]:
-    """Modelled time to the target by seed, where it is reached."""
+    """Modelled time to the target, by seeds that reach it."""
     return _reached(records, one, lambda r, goal: clock.time_to(r, one.run.workers or 1, goal))
 
 
@@ -62,14 +62,14 @@ def _reached(records: Records, one: Arm, measure) -> dict[int, float]:
 
 
 def speedups(records: Records, one: Arm, base: Arm) -> list[float]:
-    """Paired over seeds that reach the target in both."""
+    """Speed-ups of an arm over `base`, for seeds that reach the target in both."""
     mine, theirs = times(records, one), times(records, base)
     return [theirs[seed] / mine[seed] for seed in mine if seed in theirs]
 
 
 def _unreached(records: Records, one: Arm, base: Arm) -> str:
     """Why a comparison of two arms decides nothing: a finished run that misses the target is no
-    missing one, and may be the slowest of all. Empty where all of them reach it.
+    missing one, and may be the slowest of all. Empty if all of them reach it.
     """
     arrived = [len(steps(records, arm)) for arm in (one, base)]
     done = [len(found(records, arm)) for arm in (one, base)]
@@ -79,7 +79,7 @@ def _unreached(records: Records, one: Arm, base: Arm) -> str:
 
 
 def _behind(records: Records, *arms: Arm) -> tuple[TrainJob, ...]:
-    """All that a comparison of arms rests on: their runs, and those that set the target."""
+    """The runs behind a comparison of arms: their own, and those that set the target."""
     setting = () if records.scale.name == "paper" else (cell(records.scale, 1, 1),)
     return tuple(job for one in (*arms, *setting) for job in one.jobs)
 
@@ -155,12 +155,12 @@ def _time_claims(records: Records, by: Grid) -> Iterator[Claim]:
 
 
 def by_batch(scale: Scale) -> dict[int, dict[int, Arm]]:
-    """By H, then by K; the global batch grows with K."""
+    """The arms by H, then by K; the global batch grows with K."""
     return {h: {k: cell(scale, k, h) for k in (2, 4, 8, 16, 32)} for h in (1, 2)}
 
 
 def points(scale: Scale) -> list[Arm]:
-    """Of the figure of steps. The paper tunes each, whatever its H."""
+    """The arms of the figure of steps. The paper tunes each of them."""
     return [one for group in by_batch(scale).values() for one in group.values()]
 
 
@@ -223,7 +223,7 @@ def later_steps(records: Records) -> list[TrainJob]:
 
 
 def _mean(kept: list[float], records: Records, one: Arm) -> str | None:
-    """A dash where no run has reached the target, `None` where none is done."""
+    """A dash if no run has reached the target, `None` if none is done."""
     done = len(found(records, one))
     if not kept:
         return "–" if done else None

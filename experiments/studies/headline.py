@@ -45,7 +45,7 @@ GRIDS = {"A1": tuning.OF_THE_PAPER, "A2": tuning.OF_THE_PAPER, "A3": tuning.FACT
 chance.
 """
 RATE_OF = {"A4": "A2", "A5": "A2"}
-"""Whose factor an arm takes that is not tuned itself."""
+"""The arm whose tuned factor an untuned arm takes."""
 SETTINGS: Mapping[str, dict[str, Any]] = {
     "A1": {"method": "mini-batch", "workers": 1},
     "A2": {"method": "mini-batch"},
@@ -57,7 +57,7 @@ SETTINGS: Mapping[str, dict[str, Any]] = {
     "A5, H = 64": {"method": "post-local", "local_steps": (64,)},
 }
 EFFECTIVE = 8
-"""A3 has so many times the batch of A2: the H of A4."""
+"""Ratio of the batches of A3 and A2: the H of A4."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ M2 = Part(
     {"task": "cifar100"},
 )
 FIRST = ("A2", "A5, H = 16", "A5, H = 32", "A5, H = 64")
-"""M1a; the other arms of M1 are M1b."""
+"""The arms of M1a; the other arms of M1 are M1b."""
 
 
 def untuned(scale: Scale, part: Part) -> dict[str, Arm]:
@@ -111,7 +111,7 @@ def untuned(scale: Scale, part: Part) -> dict[str, Arm]:
 
 
 def factors(records: Records) -> dict[str, float | None]:
-    """The best factors of A1, A2 and A3 in M1; `None` where a grid is not done."""
+    """The best factors of A1, A2 and A3 in M1; `None` if a grid is not done."""
     by = untuned(records.scale, M1)
     return {name: tuning.best_factor(records, by[name], GRIDS[name]) for name in TUNED}
 
@@ -132,7 +132,7 @@ def _rated_by(name: str) -> str:
 
 
 def grid_points(records: Records, name: str) -> list[TrainJob]:
-    """What is to be tried next in an arm's grid; nothing once it is done."""
+    """The jobs to run next in an arm's grid; none once it is done."""
     one = untuned(records.scale, M1)[name]
     known = tuning.scores(records, one, GRIDS[name])
     return [tuning.point(one, factor) for factor in tuning.due(known, GRIDS[name])]

@@ -8,7 +8,7 @@ from experiments.study import Page, Records, Scale, Study
 LABEL = "tab:multi_gpus_hierarchical_local_sgd"
 TOPOLOGIES = ("8x2", "4x4", "2x8")
 SPLITS = ((1, 16), (2, 8), (4, 4), (8, 2))
-"""H and H^b."""
+"""Pairs of H and H^b."""
 RATE = {"paper": {"lr": 0.1}}
 """The paper's section starts from 0.1, "without specific tuning"."""
 NOTE = (
@@ -20,7 +20,7 @@ Setting = tuple[str, int, int]
 
 
 def arms(scale: Scale) -> dict[Setting, Arm]:
-    """By topology, H and H^b; the flat one first."""
+    """The arms by topology, H and H^b; the flat one is first."""
     rate = RATE.get(scale.name, {})
     by: dict[Setting, Arm] = {
         ("16", 16, 1): arm(scale, "flat, H = 16", method="local", local_steps=(16,), **rate)

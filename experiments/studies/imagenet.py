@@ -30,7 +30,7 @@ TRUST: dict[str, dict[str, Any]] = {
     "small": {"trust": 0.005},
     "paper": {"trust": 0.02},
 }
-"""Of LARS; the default of the implementation that the paper names is 0.02."""
+"""Trust coefficients of LARS; the implementation that the paper names has 0.02 as default."""
 
 
 def ground(scale: Scale, **settings: Any) -> dict[str, Any]:
@@ -97,8 +97,9 @@ def page_of_local(records: Records) -> Page:
 
 
 def post_local_arms(scale: Scale) -> dict[tuple[int, str], Arm]:
-    """By the paper's global batch and the method. The paper does not name its H; ours is 4, that of
-    its table with LARS.
+    """The arms by the paper's global batch and the method.
+
+    The paper does not name its H; ours is 4, as in its table with LARS.
     """
     unit = FULL["batch"] if scale.name == "paper" else scale.ground["batch"]
     return {
@@ -113,7 +114,7 @@ def post_local_arms(scale: Scale) -> dict[tuple[int, str], Arm]:
 
 
 def lars_arms(scale: Scale) -> dict[tuple[int, str], Arm]:
-    """By the paper's global batch and the method: twice and four times the usual batch."""
+    """The arms by the paper's global batch, two and four times the usual one, and the method."""
     unit = FULL["batch"] if scale.name == "paper" else scale.ground["batch"]
     return {
         (128 * WORKERS * factor, method): arm(

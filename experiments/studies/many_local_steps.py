@@ -20,7 +20,7 @@ PLACE = "appendix D.3"
 
 
 def minutes() -> dict[int, float]:
-    """The paper's, by H."""
+    """The paper's minutes, by H."""
     return {row["local_steps"]: row["minutes"] for row in entry("many-local-steps").values}
 
 
@@ -48,7 +48,7 @@ def page(records: Records) -> Page:
 
 
 def _claims(clock: Clock, paper: dict[int, float]) -> list[Claim]:
-    """What the clock is fitted to is no claim that it could confirm."""
+    """The claims; those about times that the clock is fitted to can't be confirmed by it."""
     rising = {h: time for h, time in paper.items() if h > FITTED}
     said = (
         "it takes a cluster: on the clock time falls with every H, to "
@@ -66,7 +66,7 @@ def _claims(clock: Clock, paper: dict[int, float]) -> list[Claim]:
 
 
 def draw() -> Figure:
-    """Both over H."""
+    """Draws the paper's minutes and the model's over H."""
     figure, (axes,) = panels()
     clock, paper = fitted(), minutes()
     axes.plot(*zip(*paper.items(), strict=True), "o", ms=4, color=COLOURS[1], label="paper")

@@ -16,7 +16,7 @@ Momenta = tuple[float, float]
 
 
 def arms(scale: Scale) -> dict[Momenta, Arm]:
-    """By local and global momentum."""
+    """The arms by local and global momentum."""
     return {
         (inner, outer): arm(
             scale,

@@ -18,7 +18,7 @@ TUNED = ("small", "large")
 
 @dataclass(frozen=True)
 class Ground:
-    """What stands for a network of the paper at some scale.
+    """The replacement of a network of the paper at some scale.
 
     Args:
         net: the paper's.
@@ -43,7 +43,7 @@ SUBSET: dict[str, Any] = {
     "lr_batch": 128,
     "evaluate_every": 8.0,
 }
-"""Of CIFAR, at the small scale: 156 steps with K = 16, half of them in the second phase."""
+"""Settings of CIFAR at the small scale: 156 steps with K = 16, half in the second phase."""
 SMALL = {"resnet20": "resnet8", "densenet40-12": "densenet10-8", "wrn28-10": "wrn10-1"}
 SMOKE = {"resnet20": "mlp", "densenet40-12": "mlp-32", "wrn28-10": "small-cnn-2"}
 OF_NET: dict[str, dict[str, Any]] = {
@@ -55,7 +55,7 @@ OF_NET: dict[str, dict[str, Any]] = {
 
 
 def ground(scale: Scale, net: str, task: str) -> Ground:
-    """The paper's network and data, or what stands for them."""
+    """The paper's network and data, or their replacements."""
     if scale.name == "smoke":
         return Ground(net, task, {"model": SMOKE[net], "task": scale.ground["task"]})
     if scale.name == "small":
@@ -65,7 +65,7 @@ def ground(scale: Scale, net: str, task: str) -> Ground:
 
 
 def grounds(scale: Scale) -> list[Ground]:
-    """All of them; at the smallest scale one data set stands for both."""
+    """All networks and data; at the smallest scale one data set replaces both."""
     tasks = TASKS[:1] if scale.name == "smoke" else TASKS
     return [ground(scale, net, task) for task in tasks for net in NETS]
 

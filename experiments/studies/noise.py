@@ -13,7 +13,7 @@ from experiments.training import TrainJob
 LABEL = "tab:isotropic_noise_for_large_batch_training"
 STRENGTHS = (1e-6, 5e-6, 1e-5, 5e-5)
 DECAYS = {"smoke": (0.5,), "small": (0.5,), "paper": (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)}
-"""γ'. The weakest decay leaves the most noise."""
+"""Values of γ'; the weakest decay leaves the most noise."""
 Setting = tuple[float, float]
 
 
@@ -74,7 +74,7 @@ def best(records: Records, by: dict[Setting, Arm]) -> Setting | None:
 
 
 def _others(by: dict[Setting, Arm], chosen: Arm) -> list[TrainJob]:
-    """What was not chosen, and might have been."""
+    """The jobs of arms that were not chosen, and might have been."""
     return [job for job in jobs_of([*by.values()]) if job not in chosen.jobs]
 
 

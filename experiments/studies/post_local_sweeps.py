@@ -26,12 +26,12 @@ def _arm(scale: Scale, workers: int, local_steps: int, *, main: bool) -> Arm:
 
 
 def by_steps(scale: Scale) -> dict[int, Arm]:
-    """(a): by H at K = 16."""
+    """The arms of (a) by H, at K = 16."""
     return {h: _arm(scale, 16, h, main=True) for h in LOCAL_STEPS}
 
 
 def by_workers(scale: Scale) -> dict[int, dict[int, Arm]]:
-    """(b): by H, then by K."""
+    """The arms of (b) by H, then by K."""
     return {h: {k: _arm(scale, k, h, main=k == 16) for k in WORKERS} for h in (1, 16, 32)}
 
 

@@ -15,13 +15,13 @@ from localsgd.train.data import models, tasks
 
 LABEL = "tab:scaling_ratio_model"
 CLOSE = 0.015
-"""Of the paper's ratio: its counts of operations have two digits."""
+"""Tolerance for the paper's ratio, as its counts of operations have two digits."""
 PLACE = "appendix A.2"
 
 
 @cache
 def counted(model: str, task: str) -> Size:
-    """A network, of which the shapes are enough."""
+    """A network without values, as its shapes are enough."""
     card = tasks.card(task)
     kind: Any = SimpleNamespace(card=card, input_shape=card.input_shape, classes=card.classes)
     with torch.device("meta"):

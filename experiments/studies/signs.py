@@ -13,7 +13,7 @@ from experiments.training import TrainJob
 LABEL = "tab:improve_sign_sgd"
 LOCAL_STEPS = (1, 16, 32, 64)
 SIGN_RATE = {"smoke": 1e-3, "small": 1e-3, "paper": 0.01}
-"""Of steps along signs, in every scalar; that of the released code at the paper's scale."""
+"""Learning rates of steps along signs; at the paper's scale it is the released code's."""
 
 
 def tasks_of(scale: Scale) -> tuple[str, ...]:
@@ -32,7 +32,7 @@ def settings(scale: Scale, method: str) -> dict[str, Any]:
 
 
 def arms(scale: Scale, task: str, method: str) -> dict[int, Arm]:
-    """By H; all go on from the same workers at the switch."""
+    """The arms by H; all continue from the same workers at the switch."""
     return {
         h: arm(
             scale,
@@ -57,7 +57,7 @@ def jobs(scale: Scale) -> list[TrainJob]:
 
 
 def rated(records: Records) -> Iterator[tuple[str, str, dict[int, Arm]]]:
-    """The grid, each method with the rate that was found for its H = 1."""
+    """The arms of the grid, each method with the rate that was found at H = 1."""
     for task, method, by in grid(records.scale):
         yield task, method, tuning.taken_over(records, by, 1)
 
@@ -127,7 +127,7 @@ def baselines(scale: Scale) -> list[Arm]:
 
 
 def later(records: Records) -> list[TrainJob]:
-    """Grids at H = 1, and all H with what was found there."""
+    """Later jobs: grids at H = 1, then all H with the rates that were found."""
     found = [one for _, _, by in rated(records) for one in by.values() if one.tuned]
     return [*tuning.later(records, baselines(records.scale)), *jobs_of(found)]
 

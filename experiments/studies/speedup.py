@@ -15,7 +15,7 @@ WHOLE = "tab:post_local_sgd_across_arch_and_tasks_speedup"
 SECOND = "tab:post_local_sgd_across_arch_and_tasks_speedup_for_second_phase"
 PLACE = "appendix C.3"
 ROUNDED = 0.015
-"""Numbers of two decimals that follow from others of two decimals are as near as this."""
+"""Tolerance for numbers with two decimals computed from others with two decimals."""
 
 
 @dataclass(frozen=True)
@@ -32,20 +32,20 @@ class Setting:
         return f"{self.model} on {self.task}"
 
     def derived(self, local_steps: int) -> float:
-        """Of the whole run, from the paper's two phases, each of them half the work."""
+        """Speed-up of the whole run, from the paper's two phases, each with half the work."""
         return of_run([(0.5, self.second[1]), (0.5, self.second[local_steps])])
 
     def modelled(self, local_steps: int) -> float:
-        """Of the second phase, from the speed-up at H = 1 alone; never above K."""
+        """Speed-up of the second phase, from that at H = 1 alone; never above K."""
         return of_local_steps(WORKERS, price_from(WORKERS, self.whole[1]), local_steps)
 
     def predicted(self, local_steps: int) -> float:
-        """Of the whole run, from the speed-up at H = 1 alone."""
+        """Speed-up of the whole run, from that at H = 1 alone."""
         return of_run([(0.5, self.whole[1]), (0.5, self.modelled(local_steps))])
 
 
 def settings() -> list[Setting]:
-    """All of the paper's."""
+    """All settings of the paper."""
     whole, second = (_by_network(name) for name in ("speedup", "speedup-second-phase"))
     return [Setting(*key, whole[key], second[key]) for key in whole]
 

@@ -40,12 +40,12 @@ def _arm(scale: Scale, local_steps: int, shape: str, period: float) -> Arm:
 
 
 def short(scale: Scale) -> dict[tuple[int, str], Arm]:
-    """By H and shape; the period is H epochs."""
+    """The arms by H and shape; the period is H epochs."""
     return {(h, s): _arm(scale, h, s, h) for h in (8, 16) for s in ("none", "linear", "constant")}
 
 
 def longer(scale: Scale) -> dict[tuple[str, int], Arm]:
-    """H = 16, by shape and period."""
+    """The arms with H = 16, by shape and period."""
     return {(s, p): _arm(scale, 16, s, p) for s in SHAPES for p in PERIODS}
 
 

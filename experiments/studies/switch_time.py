@@ -13,7 +13,10 @@ SWITCHES = {"first decay": "first-decay", "second decay": "fraction:0.75"}
 
 
 def arms(scale: Scale) -> dict[str, dict[int, Arm]]:
-    """By the switch, then by H. Those from the second decay go on from workers at the first one."""
+    """The arms by switch, then by H.
+
+    Those of the second decay continue from the workers at the first one.
+    """
     return {
         name: {
             h: arm(

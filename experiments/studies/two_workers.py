@@ -16,7 +16,7 @@ WORKERS = 2
 
 
 def arms(scale: Scale) -> dict[int, Arm]:
-    """By H; they are those of the grid over K and H."""
+    """The arms by H; they are part of the grid over K and H."""
     return {h: cell(scale, WORKERS, h) for h in LOCAL_STEPS}
 
 

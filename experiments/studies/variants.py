@@ -12,7 +12,7 @@ from experiments.training import TrainJob
 
 LABEL = "tab:local_sgd_variants_vs_mini_batch_sgd"
 BLOCKS = ((16, 8), (4, 16))
-"""K and H of the two halves of the table."""
+"""Pairs of K and H, for the two halves of the table."""
 TUNED = ("mini-batch", "huge")
 
 
@@ -39,7 +39,7 @@ def jobs(scale: Scale) -> list[TrainJob]:
 
 
 def rows(records: Records) -> Iterator[Row]:
-    """In the order of the paper."""
+    """The rows in the order of the paper."""
     scale = records.scale
     unit = scale.ground["batch"]
     for workers, local_steps in reversed(BLOCKS):
@@ -106,7 +106,7 @@ def claims(records: Records) -> Iterator[Claim]:
 
 
 def _base(one: Arm) -> str:
-    """With a rate of its own it is no longer where post-local SGD comes from."""
+    """Words for the base: post-local SGD continues from it, unless it has its own tuned rate."""
     return "tuned mini-batch SGD" if one.tuned else "mini-batch SGD that it goes on from"
 
 

@@ -13,7 +13,7 @@ COMPRESSION = {"mean": None, "majority": "majority"}
 
 
 def arms(scale: Scale, task: str) -> dict[str, Arm]:
-    """The mean is the first arm of the table of signs."""
+    """The arms; the mean is the first arm of the table of signs."""
     return {
         name: arm(
             scale,
@@ -29,7 +29,7 @@ def arms(scale: Scale, task: str) -> dict[str, Arm]:
 
 
 def baselines(scale: Scale) -> list[Arm]:
-    """All of them: the paper tunes both, which are what others are compared with."""
+    """All arms, since the paper tunes both as baselines."""
     return [one for task in signs.tasks_of(scale) for one in arms(scale, task).values()]
 
 

@@ -1,4 +1,4 @@
-"""Train PyTorch models on workers that synchronise only now and then.
+"""Train PyTorch models on workers that synchronise only once in a while.
 
 Local SGD, post-local SGD and hierarchical local SGD (Lin et al. 2020), and what grew from them.
 

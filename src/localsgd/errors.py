@@ -10,7 +10,7 @@ DIVERGED_EXIT = 4
 
 
 class UserError(ValueError):
-    """A mistake in what was asked for.
+    """A user's mistake.
 
     Its text is one line; the command line prints it and exits with 2.
     """

@@ -115,7 +115,7 @@ def test_what_cannot_be_spread_is_refused_by_every_process() -> None:
     for text, reason in [
         ("6", "6 workers (6) cannot be spread evenly over 4 processes; use a number of processes"),
         ("2", "2 workers (2) cannot be spread evenly over 4 processes"),
-        ("2+6", "blocks of unequal size (2+6) need one process in all or one for each worker"),
+        ("2+6", "blocks of unequal size (2+6) can't be placed on"),
     ]:
         for said in run(4, refusal, text):
             assert said.startswith(reason)

@@ -137,7 +137,7 @@ def test_show(command: Command, comparison: tuple[Path, str], tmp_path: Path) ->
 def test_tasks(command: Command) -> None:
     ended = command("tasks")
     assert (ended.status, ended.err) == (0, "")
-    for word in ("digits", "cifar10", "1,437", "not here", "post-local", "resnet20", "Methods"):
+    for word in ("digits", "cifar10", "1,437", "not on this", "post-local", "resnet20", "Methods"):
         assert word in ended.out
 
 

@@ -130,20 +130,20 @@ def test_files_without_an_end(command: Command, cut: Path, tmp_path: Path) -> No
     os.mkfifo(pipe)
     out = f"--out={tmp_path / 'out'}"
     for place in ("/dev/zero", pipe):
-        refused(command, "is no file but a pipe", *SMALL, f"--partition=column:{place}", out)
-        refused(command, "is no file but a pipe", *SMALL, f"--init={place}", out)
+        refused(command, "is a pipe or a device", *SMALL, f"--partition=column:{place}", out)
+        refused(command, "is a pipe or a device", *SMALL, f"--init={place}", out)
     refused(command, "more than 1,048,576 bytes", "run", "--config=/dev/zero", out)
     for name in ("worker-00001.pt", "common.json"):
         [place] = cut.glob(f"checkpoints/*/{name}")
         kept = place.read_bytes()
         place.unlink()
         os.mkfifo(place)
-        refused(command, "is no file but a pipe", "resume", cut, "--quiet")
+        refused(command, "is a pipe or a device", "resume", cut, "--quiet")
         place.unlink()
         place.write_bytes(kept)
     os.replace(pipe, cut / "metrics.jsonl")
     for words in (("resume", cut, "--quiet"), ("show", cut)):
-        refused(command, "is no file but a pipe", *words)
+        refused(command, "is a pipe or a device", *words)
 
 
 def test_a_column_of_odd_numbers(command: Command, tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_a_folder_that_goes_away_or_cannot_be_written(command: Command, tmp_path
 
 def test_a_warm_up_of_h_that_outlasts_the_run(command: Command, tmp_path: Path) -> None:
     words = (*SMALL, "--method=local-warmup", f"--out={tmp_path / 'out'}")
-    refused(command, "step_warmup of 8 epochs (H epochs, where not given) outlasts", *words)
+    refused(command, "step_warmup of 8 epochs (H epochs, if not given) outlasts", *words)
     refused(command, "step_warmup of 2 epochs outlasts", *words, "--step-warmup=2")
     assert command(*words, "--step-warmup=1").status == 0
 

@@ -74,7 +74,7 @@ def test_a_damaged_one_is_refused(command: Command, tmp_path: Path, wrong: str) 
     run = tmp_path / "run"
     command("run", *TINY, "--out", run, "--quiet", at_step=(6, "SIGINT"))
     (run / NAME).write_text(wrong)
-    says = "--heartbeat-seconds 0 cannot be" if "seconds" in wrong else f"{NAME} is damaged"
+    says = "--heartbeat-seconds 0 is out of range" if "seconds" in wrong else f"{NAME} is damaged"
     refused(command, says, "resume", run)
 
 
@@ -86,10 +86,10 @@ def test_what_a_folder_says_is_checked_before_a_process_starts(
     many = MOST_PER_CORE * cores() + 1
     for kept, says in (
         ({"processes": 3}, "4 workers (4) cannot be spread evenly over 3 processes"),
-        ({"processes": many}, f"say --processes {many} if you mean it"),
-        ({"processes": -2}, "--processes -2 cannot be"),
-        ({"timeout_minutes": 1e300}, "--timeout-minutes 1e+300 cannot be"),
-        ({"heartbeat_seconds": 1e300}, "--heartbeat-seconds 1e+300 cannot be"),
+        ({"processes": many}, f"give --processes {many} if you want that"),
+        ({"processes": -2}, "--processes -2 is too small"),
+        ({"timeout_minutes": 1e300}, "--timeout-minutes 1e+300 is out of range"),
+        ({"heartbeat_seconds": 1e300}, "--heartbeat-seconds 1e+300 is out of range"),
     ):
         (run / NAME).write_text(json.dumps(kept))
         refused(command, says, "resume", run)

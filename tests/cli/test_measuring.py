@@ -150,9 +150,9 @@ def test_mistakes(command: Command, whole: Path, other: Path, tmp_path: Path) ->
 
     wrong("landscape needs the folder of a run")
     wrong(f"{tmp_path} is no run's folder", tmp_path)
-    wrong("one run is given twice", whole, whole)
-    wrong("give one with --out", whole, other)
-    wrong("--samples -1 cannot be", whole, "--samples", -1)
+    wrong("the same run is given twice", whole, whole)
+    wrong("give a folder with --out", whole, other)
+    wrong("--samples -1 is too small", whole, "--samples", -1)
     wider = changed("wider", model="small-cnn-8")
     message = f"{whole.name} has model small-cnn-4 and wider model small-cnn-8"
     wrong(message, whole, wider, "--out", tmp_path / "out")

@@ -152,7 +152,7 @@ def test_ranks_without_a_port(ranks: Ranks, tmp_path: Path) -> None:
     """As torchrun gives them with --master-port 0."""
     for rank in ranks(*2 * [[*RUN, "--out", tmp_path / "run"]], port=0):
         assert (rank.status, rank.out) == (2, "")
-        assert "MASTER_PORT=0 is no port to meet at: start torchrun with --stand" in rank.err
+        assert "MASTER_PORT=0 is not a port that processes can connect to: start" in rank.err
 
 
 def test_ranks_find_the_folder_there(ranks: Ranks, whole: Path) -> None:
@@ -160,7 +160,7 @@ def test_ranks_find_the_folder_there(ranks: Ranks, whole: Path) -> None:
         assert rank.status == 2
         assert "exists already" in rank.err
     asked = ranks(*2 * [[*RUN, "--out", whole.parent / "new", "--processes", 2]])
-    assert "--processes is for a command on its own" in asked[1].err
+    assert "--processes can't be used under torchrun or srun" in asked[1].err
 
 
 def test_first_metrics_are_readable_at_any_time(whole: Path) -> None:

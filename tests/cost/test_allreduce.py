@@ -137,5 +137,5 @@ def test_refuses_what_cannot_be() -> None:
         tree(2, -1.0)
     with pytest.raises(UserError, match="alpha = inf seconds"):
         Link(float("inf"), 0.0)
-    with pytest.raises(UserError, match="0 bits a second; give a number > 0"):
+    with pytest.raises(UserError, match="0 bits per second; give a number > 0"):
         Link.of_rate(0.0)

@@ -47,5 +47,5 @@ def test_whole_numbers_stay_exact() -> None:
 
 
 def test_refuses_what_is_no_count() -> None:
-    with pytest.raises(UserError, match=r"H\^b = 0; give a whole number >= 1"):
+    with pytest.raises(UserError, match=r"H\^b = 0 is out of range; give a whole number >= 1"):
         syncs(16, 1, 1, 1, 0)

@@ -32,7 +32,7 @@ def test_one_server_makes_both_forms_one() -> None:
     [
         ((16, 3, 1.0, 1.0), "K = 16 workers can't be spread evenly over K' = 3 servers"),
         ((16, 0, 1.0, 1.0), "K' = 0 servers"),
-        ((16, 4, -1.0, 1.0), "C1 = -1; give a number >= 0"),
+        ((16, 4, -1.0, 1.0), "C1 = -1 is out of range; give a number >= 0"),
         ((16, 4, 1.0, float("nan")), "C2 = nan"),
     ],
 )

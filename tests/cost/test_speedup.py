@@ -62,7 +62,7 @@ def test_fit_finds_the_clock_that_made_the_times() -> None:
 
 
 def test_refuses_what_cannot_be() -> None:
-    with pytest.raises(UserError, match=r"make 0.9; they must make 1"):
+    with pytest.raises(UserError, match=r"sum to 0.9; they must sum to 1"):
         of_run([(0.5, 1.0), (0.4, 1.0)])
     with pytest.raises(UserError, match="numbers > 0"):
         of_run([(1.0, 0.0)])

@@ -192,7 +192,7 @@ def test_without_a_checkout_one_line_says_so(monkeypatch, tmp_path) -> None:
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(reproducing.localsgd, "__file__", str(tmp_path / "a" / "b" / "__init__.py"))
-    with pytest.raises(UserError, match="name a checkout of the repository with --checkout"):
+    with pytest.raises(UserError, match="give a checkout of the repository with --checkout"):
         reproducing.reproduce(ReproduceCommand(list=True))
 
 

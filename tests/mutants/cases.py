@@ -122,7 +122,7 @@ DELAYED = _in(
         "len(self._under_way) == self.delay.syncs",
         "len(self._under_way) > self.delay.syncs",
     ),
-    ("Fragmented._apply", "own.add_(way, alpha=self.delay.correction)", "own.add_(way)"),
+    ("Fragmented._apply", "members.add_(way, alpha=self.delay.correction)", "members.add_(way)"),
     ("Fragmented.begin_round", "(self._turn - 1) % self.delay.fragments", "0"),
     ("Fragmented.state", 'memory["sent"] = self._sent', ""),
     ("Fragmented.load", 'self._turn = state["turn"]', ""),

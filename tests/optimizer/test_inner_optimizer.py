@@ -118,10 +118,10 @@ def left_on_inner() -> tuple[list[str], str]:
 def test_a_loop_that_steps_the_inner_optimizer_is_told_once() -> None:
     (first, text), (second, other) = run(2, left_on_inner)
     assert len(first) == 1
-    assert "the inner optimizer was stepped by itself" in first[0]
+    assert "step() of the inner optimizer was called directly" in first[0]
     assert second == []
     assert text == other
-    assert "3 steps of the inner optimizer by itself and none of LocalSGD" in text
+    assert "3 steps of the inner optimizer and none of LocalSGD" in text
 
 
 def looked_at() -> tuple[int, list[str], bool]:

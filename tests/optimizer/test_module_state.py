@@ -154,7 +154,7 @@ def broadcast() -> list[Any]:
         trained(model, steps=0, start="broadcast")
         found.append(dense(model.odd) == dense(BUFFERS[kind][0](0)))
     model = Model(torch.eye(2).to_sparse() * (1 + dist.get_rank()))
-    with pytest.raises(UserError, match="can't hand them out"):
+    with pytest.raises(UserError, match="can't send them"):
         trained(model, steps=0, start="broadcast")
     trained(Model(torch.eye(2).to_sparse()), steps=0, start="broadcast")
     return found

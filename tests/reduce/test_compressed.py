@@ -44,7 +44,7 @@ def test_what_is_saved_stays_as_it_was() -> None:
 
 @pytest.mark.parametrize("saved", [{}, {"feedback": False}, {"feedback": True, "syncs": 3}])
 def test_feedback_without_its_memory_is_refused(saved) -> None:
-    with pytest.raises(UserError, match="error feedback is on, but what was saved is not of such"):
+    with pytest.raises(UserError, match="error feedback is on, but the state is of a run with"):
         CompressedMean(Sign()).load(saved)
 
 
@@ -55,7 +55,9 @@ def test_a_memory_that_is_not_wanted_is_refused() -> None:
 
 def test_a_memory_of_other_members_is_refused() -> None:
     reducer = after_one()
-    with pytest.raises(UserError, match=r"memory of error feedback is \(1, 3, 50\), but"):
+    with pytest.raises(
+        UserError, match=r"memory of error feedback has the shape \(1, 3, 50\), but"
+    ):
         reducer.reduce(drawn(1, 3, 40), None, InProcess(3))
 
 

@@ -141,5 +141,7 @@ def test_learns_the_digits(case: str) -> None:
 
 
 def test_gradients_cannot_be_compressed() -> None:
-    with pytest.raises(UserError, match="compression ef-sign is of updates of models, but averag"):
+    with pytest.raises(
+        UserError, match="compression ef-sign compresses updates of models, but averag"
+    ):
         tiny(compression="ef-sign", average="gradients")

@@ -33,5 +33,5 @@ def test_says_whether_it_is_unbiased() -> None:
 
 
 def test_a_chunk_of_nothing_is_refused() -> None:
-    with pytest.raises(UserError, match="chunk = 0 cannot be"):
+    with pytest.raises(UserError, match="chunk = 0 is too small"):
         Int8(0)

@@ -225,11 +225,11 @@ def test_two_adaptive_levels_remember_apart() -> None:
         (lambda: qsr(1, -1.0), "alpha = -1.0"),
         (lambda: qsr(1, 0.1, longest=0), "longest = 0"),
         (lambda: qsr(8, 0.1, longest=4), "longest = 4 is below H_base = 8"),
-        (lambda: adacomm(4, 0), "0 is no number of steps"),
+        (lambda: adacomm(4, 0), "0 is no valid number of steps"),
         (lambda: adacomm(4, 5, shrink=1.0), "shrink = 1.0"),
         (lambda: decreasing(4, 5, factor=0.0), "factor = 0.0"),
         (lambda: plateau(4, 5, threshold=1.0), "threshold = 1.0"),
-        (lambda: waiting_below(0.0), "share = 0.0"),
+        (lambda: waiting_below(0.0), "budget = 0.0"),
         (lambda: cyclic(4, 5, first=6), "first = 6"),
     ],
 )

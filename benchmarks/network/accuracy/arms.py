@@ -1,4 +1,4 @@
-"""Who trains: DDP as PyTorch's documentation has it, and ways of ours around the same loop."""
+"""The arms: DDP as in PyTorch's documentation, and `LocalSGD` around the same loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from localsgd.rows.layout import Layout
 from localsgd.schedule.progress import Schedule
 
 Wrapped = tuple[nn.Module, Optimizer]
-"""The model that is called, and what is stepped in place of its optimizer."""
+"""The model to call, and the optimizer to step."""
 Wrap = Callable[[nn.Module, Optimizer, Setting], Wrapped]
 
 
@@ -83,20 +83,20 @@ def _switched(setting: Setting) -> Schedule:
 BOUND, DDP = "none", "ddp"
 LOCAL, WARMED_UP, POST_LOCAL = "local", "local-warmed-up", "post-local"
 GATHERED, TWO_PHASE = "post-local-sign-gathered", "post-local-sign"
-"""Signs that all get from all, whose mean is exact; and a mean that is compressed again."""
+"""Arms with signs: gathered, with an exact mean; and in two phases, with a compressed mean."""
 TRAINED = (DDP, LOCAL, WARMED_UP, POST_LOCAL, GATHERED, TWO_PHASE)
-"""Who can be trained to the end, in the order of the tables."""
+"""Arms that can be trained to the end, in the order of the tables."""
 USUAL = (DDP, WARMED_UP, POST_LOCAL, GATHERED)
-"""Who is, where nobody is named."""
+"""Arms that are trained by default."""
 PHASES = {
     GATHERED: ("sign-gathered-first", "sign-gathered-second"),
     TWO_PHASE: ("sign-first", "sign-second"),
 }
-"""The two phases of each, on their own."""
+"""Names of the two phases of each arm with signs, run alone."""
 
 PACE = (BOUND, DDP)
 SLOW = (BOUND, DDP, *PHASES[GATHERED], *PHASES[TWO_PHASE])
-"""Who takes turns to tell DDP's share, and the time of a step on a very slow link."""
+"""Arms that take turns to measure DDP's share, and the time of a step on a very slow link."""
 
 
 def _phases(way: Way, signs: str) -> tuple[Arm, Arm]:

@@ -30,9 +30,9 @@ from benchmarks.timing import Spread, ratios
 from experiments.claims import Interval, paired
 
 SOONER = {LOCAL: 1.6, WARMED_UP: 1.6, POST_LOCAL: 1.25, GATHERED: 1.7, TWO_PHASE: 1.7}
-"""Than DDP with as many samples, at least, where DDP has about half of its speed."""
+"""Smallest speed-up over DDP with as many samples, if the network halves DDP's speed."""
 QUICKER_STEPS = 7.0
-"""Of signs, their two phases equally long, than DDP's on a very slow link, at least."""
+"""Smallest speed-up of steps with signs over DDP's on a very slow link, in two equal phases."""
 
 
 def trained(outcome: Outcome, setting: Setting) -> list[Finding]:
@@ -75,7 +75,7 @@ def title(outcome: Outcome) -> str:
 
 
 def _points(outcome: Outcome, arm: str) -> str:
-    """The arm's accuracy less DDP's: mean, and 95 % interval where there is one."""
+    """The arm's accuracy minus DDP's: mean, and 95 % interval if there is one."""
     below = paired(outcome.points_below(arm))
     mean = f"{0 - below.mean:+.2f}"
     if below.n < 2:
@@ -84,7 +84,7 @@ def _points(outcome: Outcome, arm: str) -> str:
 
 
 def _to_accuracy(ratios_: Sequence[float | None]) -> str:
-    """The median over seeds, and how many got there where not all did."""
+    """The median over seeds, and how many reached the target if not all did."""
     reached = [one for one in ratios_ if one is not None]
     if not reached:
         return "not reached"
@@ -165,5 +165,5 @@ def _ratio(what: str, times: Spread, least: float) -> dict[str, str]:
 
 
 def _known(interval: Interval) -> dict[str, Any]:
-    """As a record: what is not known of a single seed is left out."""
+    """The interval as a record, without the numbers that a single seed doesn't give."""
     return {key: value for key, value in asdict(interval).items() if not math.isnan(value)}

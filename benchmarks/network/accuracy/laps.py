@@ -1,4 +1,4 @@
-"""Steps of several arms in turns, so that what slows the machine down for a while slows all."""
+"""Steps of several arms in turns, so that a temporary slow-down of the machine affects all."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from benchmarks.network.accuracy.setting import Setting
 from benchmarks.network.crew import Crew
 
 SECONDS = 900.0
-"""That a call of the crew may take."""
+"""Time limit of a call of the crew."""
 
 Laps = dict[str, list[float]]
-"""Seconds a step of the slowest process, turn by turn, by arm."""
+"""Seconds per step of the slowest process, turn by turn, by arm."""
 
 
 class Track:

@@ -44,7 +44,7 @@ class Trained:
         )
 
     def reached(self, accuracy: float) -> float | None:
-        """Seconds up to where that accuracy was found first; `None` where it never was."""
+        """Seconds until that accuracy was first measured; `None` if it never was."""
         timed = zip(self.seconds, self.accuracy, strict=True)
         return next((seconds for seconds, found in timed if found >= accuracy), None)
 
@@ -64,7 +64,7 @@ class Outcome:
     share: Spread
 
     def arms(self) -> list[str]:
-        """Those that have a run of DDP's seed, in the order of the table."""
+        """Arms that have a run with a seed of DDP's, in the order of the table."""
         return [arm for arm in TRAINED if self.seeds(arm)]
 
     def seeds(self, arm: str) -> list[int]:
@@ -75,18 +75,18 @@ class Outcome:
         return [(self.runs[arm][seed], self.runs[DDP][seed]) for seed in self.seeds(arm)]
 
     def times(self, arm: str) -> Spread:
-        """Of DDP's time for as many samples."""
+        """The arm's time as a fraction of DDP's, for as many samples."""
         own, base = zip(*self.pairs(arm), strict=True)
         return ratios([one.seconds[-1] for one in own], [one.seconds[-1] for one in base])
 
     def points_below(self, arm: str) -> list[float]:
-        """DDP's accuracy at the end less the arm's, in points."""
+        """DDP's final accuracy minus the arm's, in points."""
         return [base.last - own.last for own, base in self.pairs(arm)]
 
     def times_to_accuracy(self, arm: str) -> list[float | None]:
-        """Of DDP's time, each up to where DDP ends less `WITHIN`; `None` where that is not reached.
+        """The time to DDP's final accuracy minus `WITHIN`, as a fraction of DDP's; else `None`.
 
-        By the accuracies along the way, so as finely as they are taken.
+        Its resolution is that of the evaluations during the run.
         """
         found: list[float | None] = []
         for own, base in self.pairs(arm):
@@ -97,7 +97,7 @@ class Outcome:
 
 
 def outcomes(store: Store, setting: Setting) -> list[Outcome]:
-    """One for each rate at which DDP and another arm were trained from one seed."""
+    """An outcome for each rate at which DDP and another arm were trained from one seed."""
     records = store.all(kind="run")
     found = [
         Outcome(rate, _runs(records, rate, setting), _share(store, rate))

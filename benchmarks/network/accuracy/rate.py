@@ -52,7 +52,7 @@ def search(target: float, measure: Callable[[int], float], start: int = START) -
 
 
 def _next(target: float, points: list[Point]) -> int:
-    """Where the line through the two points nearest to the target has it."""
+    """The rate at which the line through the two points nearest to the target reaches it."""
     *others, nearest = sorted(points, key=lambda point: -abs(point.share - target))
     slope = 1.0
     if others:

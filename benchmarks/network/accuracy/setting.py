@@ -10,10 +10,10 @@ from localsgd.train.config.learning_rate import StepDecay
 
 NODES = 4
 DECAYS = (0.5, 0.75)
-"""Of the run; the first of them is where post-local SGD leaves H = 1."""
+"""Fractions of the run at which the rate decays; post-local SGD leaves H = 1 at the first."""
 TEST_IMAGES = 10_000
 WARMUP = 0.0625
-"""Of the run: from a tenth of the rate's peak."""
+"""Fraction of the run in which the rate rises, from a tenth of its peak."""
 
 
 @dataclass(frozen=True)

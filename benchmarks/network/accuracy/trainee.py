@@ -52,7 +52,7 @@ class Trainee:
         self._steps = 0
 
     def step(self) -> None:
-        """A step of the loop that everybody writes."""
+        """A step of a plain training loop."""
         indices = self._order.indices(self._rank, self._steps)
         x, y = self._task.train_batch(indices, self._crops)
         for group in self._optimizer.param_groups:
@@ -63,7 +63,7 @@ class Trainee:
         self._steps += 1
 
     def finish(self) -> None:
-        """The last sync, where one is still due."""
+        """Makes the last sync, if one is still due."""
         if isinstance(self._optimizer, LocalSGD):
             self._optimizer.finish()
 

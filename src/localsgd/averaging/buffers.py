@@ -1,16 +1,17 @@
-"""The buffers of the averaged model: one set from those of all K workers.
+"""The buffers of the averaged model, computed from those of all K workers.
 
 Batch-norm statistics describe a mixture of what the workers saw, so the variance has a term between
 workers (law of total variance):
 
     mean = 1/K sum_k mean_k,     var = 1/K sum_k (var_k + (mean_k - mean)^2)
 
-Other floating buffers are averaged. What has no mean is worker 0's: counters, codes and tables of
-another dtype, masks of 0 and 1, and what is derived from the weights (see `derived.py`). Buffers
-that are no plain tensors (sparse, quantised, nested, meta) stay, and must be equal on all workers.
+Other floating buffers are averaged. Buffers without a mean are worker 0's: counters, codes and
+tables of another dtype, masks of 0 and 1, and those derived from the weights (see `derived.py`).
+Buffers that are no plain tensors (sparse, quantised, nested, meta) stay, and must be equal on all
+workers.
 
-Buffers that are no part of the state dict (`persistent=False`), such as the state that a recurrent
-model carries from batch to batch, are no part of the averaged model: they stay a worker's own.
+Buffers outside of the state dict (`persistent=False`), such as the state that a recurrent model
+carries from batch to batch, are no part of the averaged model: each worker keeps its own.
 
 Shapes: w workers hosted here · b scalars of all floating buffers of a model.
 """
@@ -34,10 +35,10 @@ from localsgd.wire import Collective
 Named = dict[str, Tensor]
 
 AVERAGED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-"""Narrower floats are codes, which mean something only with a scale."""
+"""Dtypes of buffers that are averaged. Narrower floats are codes that need a scale."""
 
 MASKS = " masks"
-"""The slot that says of each buffer whether it is a mask of 0 and 1."""
+"""The slot with a flag for each buffer: whether it is a mask of 0 and 1."""
 
 
 @torch.no_grad()
@@ -45,15 +46,15 @@ def mean_buffers(models: Sequence[nn.Module], world: Collective) -> Named:
     """The persistent buffers of the averaged model by name: new tensors, equal on all processes.
 
     Sums are taken in float64 and in the order of the workers, so that the result has the same bits
-    however the workers are hosted. Collective: every process must call it.
+    for any number of processes. Collective: every process must call it.
 
     Args:
         models: of the w workers hosted here.
         world: joins all K workers, w of them here.
 
     Raises:
-        UserError: on all processes, where names, dtypes or shapes differ between workers, or the
-            values of buffers that can't be averaged or sent.
+        UserError: on all processes, if names, dtypes or shapes differ between workers, or values of
+            buffers that can't be averaged or sent.
     """
     workers = [_persistent(model) for model in models]
     first = workers[0]
@@ -69,26 +70,26 @@ def mean_buffers(models: Sequence[nn.Module], world: Collective) -> Named:
     found: Named = {}
     if mean:
         found |= _means(workers, mean, list(_statistics(models[0])), world, device)
-    told = [name for name in plain if name not in found]
-    if told:
-        found |= _firsts(first, told, len(workers), world, device)
+    copied = [name for name in plain if name not in found]
+    if copied:
+        found |= _firsts(first, copied, len(workers), world, device)
     return {name: found[name].to(first[name]) for name in plain}
 
 
 @torch.no_grad()
 def put_buffers(model: nn.Module, values: Named) -> None:
-    """Copies `values` into the model's buffers by name; others are left."""
+    """Copies `values` into the model's buffers by name; other buffers stay as they are."""
     for name, buffer in model.named_buffers():
         if name in values:
             put(buffer, values[name])
 
 
 class KeptBuffers:
-    """A model's buffers as they are now: which tensors it has, and what is in them."""
+    """A copy of a model's buffers: its tensors and their values."""
 
     @torch.no_grad()
     def __init__(self, model: nn.Module) -> None:
-        self._places = [
+        self._tensors = [
             (module._buffers, name, buffer)
             for module in model.modules()
             for name, buffer in module._buffers.items()
@@ -97,8 +98,8 @@ class KeptBuffers:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Puts them back, whatever has been replaced or resized meanwhile."""
-        for home, name, buffer in self._places:
+        """Puts the buffers back, also those that have been replaced or resized since."""
+        for home, name, buffer in self._tensors:
             home[name] = buffer
         for buffer, value in self._values:
             if buffer.shape == value.shape:
@@ -108,22 +109,22 @@ class KeptBuffers:
 
 
 def _device(model: nn.Module) -> torch.device:
-    """Where the wire takes tensors from: a buffer may lie elsewhere."""
+    """The device of the model, from which tensors are sent; a buffer may be on another one."""
     tensors = (t for kind in (model.parameters(), model.buffers()) for t in kind)
     return next(tensor.device for tensor in tensors if not tensor.is_meta)
 
 
 def _persistent(model: nn.Module) -> Named:
-    own = {
+    left_out = {
         f"{prefix}.{name}" if prefix else name
         for prefix, module in model.named_modules()
         for name in module._non_persistent_buffers_set
     }
-    return {name: buffer for name, buffer in model.named_buffers() if name not in own}
+    return {name: buffer for name, buffer in model.named_buffers() if name not in left_out}
 
 
 def _check_alike(workers: Sequence[Named], world: Collective, device: torch.device) -> None:
-    """Refuses, on all processes, buffers that don't fit together."""
+    """Raises on all processes if the workers' buffers don't fit together."""
     prints = [[_fingerprint(name, buffer) for name, buffer in own.items()] for own in workers]
     heads = [[len(own), _fingerprint(str(own))] for own in prints]
     gathered = _gathered(heads, world, device)
@@ -131,7 +132,7 @@ def _check_alike(workers: Sequence[Named], world: Collective, device: torch.devi
     if len(set(counts)) > 1:
         raise UserError(
             f"the workers' models have {min(counts)} to {max(counts)} buffers, which have no mean; "
-            "register the same on all, or with persistent=False to leave them to each"
+            "register the same on all, or with persistent=False to let each rank keep its own"
         )
     if len({own for _, own in gathered}) > 1:
         by_buffer = zip(*_gathered(prints, world, device), strict=True)
@@ -142,7 +143,7 @@ def _check_alike(workers: Sequence[Named], world: Collective, device: torch.devi
 def _gathered(
     numbers: Sequence[Sequence[int]], world: Collective, device: torch.device
 ) -> list[list[int]]:
-    """Of the workers hosted here, to those of all."""
+    """The numbers of all workers, from those of the workers hosted here."""
     return world.gather(torch.tensor([numbers], device=device)).wait()[0].tolist()
 
 
@@ -155,11 +156,11 @@ def _difference(named: tuple[str, Tensor], prints: Sequence[int]) -> UserError:
     if is_plain(buffer):
         return UserError(
             f"{what} differs in dtype or shape {between}, and so has no mean; give it the same on "
-            "all ranks, or register it with persistent=False to leave it to each"
+            "all ranks, or register it with persistent=False to let each rank keep its own"
         )
     return UserError(
         f"{what} differs {between}, and only plain dense tensors can be averaged or sent; keep it "
-        "equal, make it dense, or register it with persistent=False to leave it to each"
+        "equal, make it dense, or register it with persistent=False to let each rank keep its own"
     )
 
 
@@ -169,7 +170,7 @@ def _described(buffer: Tensor) -> str:
 
 
 def _fingerprint(name: str, buffer: Tensor | None = None) -> int:
-    """Of name, dtype and shape; of the bits too where they can be neither averaged nor sent."""
+    """A digest of name, dtype and shape, and of the bits if they can't be averaged or sent."""
     tensors = []
     if buffer is not None:
         name += f" {_described(buffer)}"
@@ -185,7 +186,7 @@ def _means(
     world: Collective,
     device: torch.device,
 ) -> Named:
-    """The means of the named buffers; masks that differ are left out, as they have none."""
+    """The means of the named buffers; masks that differ have none and are left out."""
     first = workers[0]
     kinds = {
         name: torch.empty(first[name].shape, dtype=widest(device), device="meta") for name in names
@@ -195,9 +196,9 @@ def _means(
     rows = layout.rows(len(workers), device)  # [w, b]
     packed = [layout.views(row) for row in rows]
     for views, worker in zip(packed, workers, strict=True):
-        for place, name in enumerate(names):
+        for index, name in enumerate(names):
             views[name].copy_(worker[name])
-            views[MASKS][place] = _is_mask(views[name])
+            views[MASKS][index] = _is_mask(views[name])
     statistics = [pair for pair in statistics if set(pair) <= set(names)]
     if statistics:
         means = layout.views(_mean(rows.clone(), world))
@@ -215,7 +216,7 @@ def _means(
 
 
 def _is_mask(values: Tensor) -> Tensor:
-    """Whether all are 0 or 1."""
+    """Whether all values are 0 or 1."""
     return (values == values.square()).all()
 
 
@@ -226,10 +227,10 @@ def _mean(rows: Tensor, world: Collective) -> Tensor:
 def _firsts(
     first: Named, names: Sequence[str], hosted: int, world: Collective, device: torch.device
 ) -> Named:
-    """Worker 0's, gathered as bytes: the first of the first process's."""
+    """The named buffers of worker 0, the first process's first, gathered as bytes."""
     mine = torch.cat([bytes_of(first[name]).to(device) for name in names])
-    told = world.gather(mine.expand(1, hosted, -1).contiguous()).wait()[0, 0]
-    parts = told.split([first[name].nbytes for name in names])
+    received = world.gather(mine.expand(1, hosted, -1).contiguous()).wait()[0, 0]
+    parts = received.split([first[name].nbytes for name in names])
     return {
         name: part.clone().view(first[name].dtype).view(first[name].shape)
         for name, part in zip(names, parts, strict=True)

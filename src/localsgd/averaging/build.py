@@ -1,4 +1,4 @@
-"""Levels made over rows, by a placement."""
+"""Makes the levels over rows, for a placement."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ def build_levels(
     """The levels over `rows [w, n]` of the workers hosted here, innermost first.
 
     Args:
-        placement: where they lie, from `place`.
-        rows: the models (or gradients) that synchronise.
-        reducers, outers: one for each level; exact mean and plain averaging where not given.
-        ledger: counts what crosses each level, for one member (of the first worker's block, where
+        placement: where the workers are, from `placement_of`.
+        rows: the models (or gradients) to synchronise.
+        reducers, outers: one for each level; exact mean and plain averaging if not given.
+        ledger: counts the traffic of each level, for one member (of the first worker's block, if
             blocks differ).
-        waiting: a context around all that may wait for other processes.
+        waiting: a context around everything that may wait for other processes.
         delay: of the outermost level's syncs.
-        weigh: makes the weights of the workers hosted here, `[1, w]`, for every sync of the
-            outermost level, which is the only one then.
-        spare: lets members that are not finite be left out of linear means.
+        weigh: returns the weights of the workers hosted here, `[1, w]`, at every sync of the
+            outermost level; there is only one level then.
+        spare: allows members that are not finite to be left out of linear means.
     """
     count = placement.topology.levels
 
     def make(
-        level: int, place: HostedLevel, members: Tensor, counted: bool = True, **options: Any
+        level: int, hosted: HostedLevel, members: Tensor, counted: bool = True, **options: Any
     ) -> AnyLevel:
-        collective = place.collective
+        collective = hosted.collective
         if ledger is not None:
             entry = ledger.levels[level] if counted else Entry()
             collective = Metered(collective, entry, waiting)
@@ -77,8 +77,8 @@ def build_levels(
         return _unequal_levels(placement, rows, make)
     levels: list[AnyLevel] = []
     for index in range(count):
-        place = placement.hosted_levels[index]
-        levels.append(make(index, place, rows.unflatten(0, (place.groups, place.hosted))))
+        hosted = placement.hosted_levels[index]
+        levels.append(make(index, hosted, rows.unflatten(0, (hosted.groups, hosted.hosted))))
         if index < count - 1:
             rows = levels[-1].anchor
     return levels
@@ -92,15 +92,15 @@ def _unequal_levels(placement: Placement, rows: Tensor, make: Callable[..., Any]
     levels = [
         make(
             0,
-            place,
+            level,
             rows[start : start + size].unsqueeze(0),
             counted=index == 0,  # The ledger is that of the first worker hosted here.
             anchor=anchors[index : index + 1],
         )
-        for index, (place, (start, size, _)) in enumerate(zip(inner, hosted, strict=True))
+        for index, (level, (start, size, _)) in enumerate(zip(inner, hosted, strict=True))
     ]
-    # A block weighs as many workers as it has, so that H^b = 1 is the flat average (Lin et al.
-    # 2020, K_i). In half precision the shares would be rounded and not add up to 1.
+    # A block's weight is its number of workers, so that H^b = 1 is the flat average (Lin et al.
+    # 2020, K_i). In half precision the weights would be rounded and not add up to 1.
     dtype = scale_dtype(rows.dtype)
     shares = torch.tensor(blocks, dtype=dtype, device=rows.device) / sum(blocks)
     weights = shares[[block for _, _, block in hosted]].unsqueeze(0)

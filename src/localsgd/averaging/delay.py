@@ -3,19 +3,19 @@
     at sync a:   w_k[q] <- w_k[q] + c (anchor[q] - s_k[q])    q = (a - d) mod P has arrived
                       s_k[p] <- w_k[p], and its mean sets out      p = a mod P
 
-A row is cut into P fragments. Each sync starts the mean of the next one, and applies the one
-that set out d syncs before; what was trained meanwhile is kept. P = 1, d = 1 is delayed
-averaging (Wang et al. 2020, "Overlap Local-SGD"; the mean of a round is on its way during the
-next); P > 1 is the schedule of Streaming DiLoCo (Douillard et al. 2025), which needs a P-th of the
-bandwidth at a time. With d = 0 every fragment is a plain level.
+A row is cut into P fragments. Each sync starts the mean of the next fragment, and applies the mean
+that was started d syncs before; the training in between is kept. P = 1, d = 1 is delayed averaging
+(Wang et al. 2020, "Overlap Local-SGD"; the mean of one round is sent during the next); P > 1 is the
+schedule of Streaming DiLoCo (Douillard et al. 2025), which needs 1/P of the bandwidth at a time.
+With d = 0 every fragment is a plain level.
 
-With c = 1 a worker ends where the mean and its own progress meanwhile would put it. Its deviation
-from the mean is then multiplied by (A - 1) in a round, A what local steps make of it: where they
-contract fast (A near 0) it hardly shrinks, where momentum overshoots (A < 0) it grows. A smaller c
-makes that A - c, and moves the mean of the workers no less (Streaming DiLoCo mixes by 1/2, Overlap
-Local-SGD pulls back by 0.6).
+With c = 1 a worker moves to the mean plus its own progress since. A round then multiplies its
+deviation from the mean by (A - 1), if local steps alone multiply it by A: if they contract fast
+(A near 0) it hardly shrinks, and if momentum overshoots (A < 0) it grows. A smaller c makes that
+A - c, and moves the workers' mean just as far (Streaming DiLoCo mixes by 1/2, Overlap Local-SGD
+pulls back by 0.6).
 
-A sync here is that of one fragment: with H local steps between syncs each scalar is averaged
+A sync here is the sync of one fragment: with H local steps between syncs each scalar is averaged
 every P H steps, and d syncs are a delay of d H steps.
 
 Shapes: g groups · m members of each hosted here · n scalars of a row · s scalars of a fragment.
@@ -37,7 +37,7 @@ from localsgd.errors import UserError
 from localsgd.reduce.ordered import OrderedMean
 
 MakeLevel = Callable[[Tensor, int, int], Level]
-"""A level over the members `[g, m, s]` of a fragment, scalars `[start, stop)` of a row."""
+"""Makes the level over the members `[g, m, s]` of a fragment, scalars `[start, stop)` of a row."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Delay:
     """How a level's syncs are spread over time.
 
     Args:
-        fragments: P, of a row; they synchronise in turns.
-        syncs: d, how many syncs later a mean is applied; 0 to P.
-        correction: c, in (0, 1]; only where something is late.
+        fragments: P, the fragments of a row; they synchronise in turn.
+        syncs: d, the number of syncs after which a mean is applied; 0 to P.
+        correction: c, in (0, 1]; it matters only with a delay.
     """
 
     fragments: int = 1
@@ -69,35 +69,35 @@ class Delay:
             raise UserError(f"a row cannot be cut into {self.fragments} fragments; give 1 or more")
         if not 0 <= self.syncs <= self.fragments:
             raise UserError(
-                f"a delay of {self.syncs} syncs with {self.fragments} fragments would "
-                "have a fragment set out again before it arrives; give 0 to the number of fragments"
+                f"a delay of {self.syncs} syncs with {self.fragments} fragments would send a "
+                "fragment again before it has arrived; give 0 to the number of fragments"
             )
         if not 0 < self.correction <= 1:
             raise UserError(
                 f"a correction of {self.correction} does not bring workers together; "
-                "give one in (0, 1], 1 for the whole way"
+                "give one in (0, 1], 1 for all the way"
             )
 
     @property
     def none(self) -> bool:
-        """Whether this is the plain method."""
+        """Whether there is one fragment and no delay."""
         return self.fragments == 1 and self.syncs == 0
 
 
 NO_DELAY = Delay()
-"""The plain method."""
+"""One fragment and no delay."""
 
 
 class Fragmented:
     """A level that averages fragment by fragment, with means applied late.
 
-    With a delay it keeps two rows more for each member: what was sent, and what is on the wire.
+    With a delay it keeps two more rows for each member: what was sent, and what is on the wire.
 
     Args:
         members: `[g, m, n]`, views of the rows that are averaged.
         make: makes the level of one fragment.
-        delay: how they are spread.
-        multiple: fragments begin at multiples of so many scalars.
+        delay: number of fragments and delay.
+        multiple: fragments begin at multiples of this many scalars.
     """
 
     def __init__(self, members: Tensor, make: MakeLevel, delay: Delay, multiple: int) -> None:
@@ -122,7 +122,7 @@ class Fragmented:
 
     @property
     def anchor(self) -> Tensor:
-        """`[g, n]`: what the fragments last averaged to."""
+        """The last average of each fragment, `[g, n]`."""
         return torch.cat([level.anchor for level in self.levels], dim=-1)
 
     @property
@@ -130,7 +130,7 @@ class Fragmented:
         return True
 
     def average(self) -> None:
-        """Applies the mean that is due and starts the next."""
+        """Applies the mean that is due and starts the next one."""
         self.syncs += 1
         self.may_differ = True
         index = self._turn % self.delay.fragments
@@ -147,15 +147,15 @@ class Fragmented:
         self._under_way.append(index)
 
     def share(self) -> None:
-        """Hands down a fragment that is not delayed; a delayed one is handed down as it arrives."""
+        """Shares a fragment that is not delayed; a delayed one is applied when it arrives."""
         if not self.delay.syncs and self._turn:
             self.levels[(self._turn - 1) % self.delay.fragments].share()
 
     def final_average(self) -> None:
-        """The last sync: all that is under way is applied, then all fragments are averaged.
+        """Applies all means that are on their way, then averages all fragments exactly.
 
-        Exactly, whatever the reducer: workers have trained beyond their anchors, and there is no
-        later sync that could make up for what a compressed one loses of that.
+        This last sync is not compressed: workers have trained beyond their anchors, and no later
+        sync could make up for what compression loses.
         """
         while self._under_way:
             self._apply(self._under_way[0])
@@ -176,12 +176,12 @@ class Fragmented:
     def _apply(self, index: int) -> None:
         start, stop = self._bounds[index]
         self._arrive(index)
-        own = self.members[..., start:stop]
+        members = self.members[..., start:stop]
         way = self.levels[index].anchor.unsqueeze(1) - self._sent[..., start:stop]
-        own.add_(way, alpha=self.delay.correction)
+        members.add_(way, alpha=self.delay.correction)
         if self.levels[index].left_out is not None:
             anchor = self.levels[index].anchor.unsqueeze(1)
-            own.copy_(torch.where(own.isfinite().all(-1, keepdim=True), own, anchor))
+            members.copy_(torch.where(members.isfinite().all(-1, keepdim=True), members, anchor))
         self._under_way.remove(index)
         self._arrived.discard(index)
 
@@ -195,7 +195,7 @@ class Fragmented:
             self._arrived.add(index)
 
     def catch_up(self) -> None:
-        """anchor <- w_k, where the members have stayed equal without averaging here."""
+        """anchor <- w_k, if the members have stayed equal without averaging here."""
         if self.delay.syncs:
             self._travelling.copy_(self.members)
         for level in self.levels:
@@ -203,7 +203,7 @@ class Fragmented:
         self.may_differ = False
 
     def begin_round(self, learning_rate: float) -> None:
-        """γ of the fragment whose round begins: the one that has just set out; at first all."""
+        """Sets γ of the fragment whose round begins: the one just sent, or at first all of them."""
         if not self._turn:
             for level in self.levels:
                 level.begin_round(learning_rate)
@@ -211,7 +211,10 @@ class Fragmented:
             self.levels[(self._turn - 1) % self.delay.fragments].begin_round(learning_rate)
 
     def state(self) -> dict[str, Any]:
-        """As `Level.state`. What is on the wire is waited for, and applied when it is due."""
+        """The state to save, like `Level.state`.
+
+        It waits for means that are on the wire; they are applied when they are due.
+        """
         for index in self._under_way:
             self._arrive(index)
         states = {str(index): level.state() for index, level in enumerate(self.levels)}
@@ -242,7 +245,7 @@ class Fragmented:
 
 
 def _cut(length: int, count: int, multiple: int) -> list[tuple[int, int]]:
-    """`count` fragments as even as multiples allow."""
+    """The bounds of `count` fragments, as even as multiples allow."""
     units = length // multiple
     if units < count:
         raise UserError(

@@ -1,8 +1,8 @@
-"""What a model computes from its weights and keeps: renewed once the weights are averaged.
+"""Renews buffers and attributes that a model computes from its weights, after an average.
 
-Spectral norm keeps the leading singular vectors of a weight, fake quantisation a scale made from
-the observed range, and the older `spectral_norm`, `weight_norm` and pruning keep the weight itself
-as an attribute. The mean of such things over workers is not what the mean of the weights gives.
+Spectral norm keeps the leading singular vectors of a weight, fake quantisation a scale from the
+observed range, and the older `spectral_norm`, `weight_norm` and pruning keep the weight itself as
+an attribute. Their means over workers are not those that belong to the mean weights.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 ITERATIONS = 100
-"""Of the power method. The singular value is then right to some percent whatever the gap to the
-next, and to rounding where there is a gap.
+"""Iterations of the power method.
+
+The singular value is then right to some percent for any gap to the next one, and to rounding if
+there is a gap.
 """
 
 
 def derived_buffers(model: nn.Module) -> set[str]:
-    """The names of buffers that have no mean: all workers take worker 0's, then `renew` them."""
+    """The names of buffers without a mean: all workers take worker 0's, then `renew` them."""
     found = set()
     for prefix, module in model.named_modules():
         if isinstance(module, _SpectralNorm):
@@ -45,7 +47,7 @@ def derived_buffers(model: nn.Module) -> set[str]:
 
 @torch.no_grad()
 def renew(model: nn.Module) -> None:
-    """Computes anew what belongs to the weights and ranges that the model holds now."""
+    """Recomputes all that is derived from the model's current weights and ranges."""
     for module in model.modules():
         if isinstance(module, ParametrizationList):
             _renew_parametrized(module)
@@ -61,7 +63,7 @@ def renew(model: nn.Module) -> None:
 
 @torch.no_grad()
 def renew_attributes(model: nn.Module) -> None:
-    """Weights that the next forward pass would compute: a reader may come before it."""
+    """Recomputes weights kept as attributes, as they may be read before the next forward pass."""
     for module in model.modules():
         for hook in _hooks(module):
             if isinstance(hook, SpectralNorm):
@@ -86,14 +88,14 @@ def _renew_parametrized(chain: ParametrizationList) -> None:
         if isinstance(step, _SpectralNorm) and hasattr(step, "_u"):
             weight = step._reshape_weight_to_matrix(*values)
             _leading_vectors(weight, step._u, step._v, step.eps)
-            # As `forward`, which would go on iterating while training.
+            # As in `forward`, which would iterate further in training mode.
             values = (values[0] / torch.vdot(step._u, torch.mv(weight, step._v)),)
         else:
             values = (step(*values),)
 
 
 def _leading_vectors(weight: Tensor, u: Tensor, v: Tensor, eps: float) -> None:
-    """The leading singular vectors of `weight [h, w]` into `u [h]` and `v [w]`."""
+    """Writes the leading singular vectors of `weight [h, w]` into `u [h]` and `v [w]`."""
     matrix = weight.to(torch.promote_types(weight.dtype, torch.float32))
     right = v.to(matrix)
     left = u.to(matrix)
@@ -105,10 +107,10 @@ def _leading_vectors(weight: Tensor, u: Tensor, v: Tensor, eps: float) -> None:
 
 
 def _quantises(module: nn.Module) -> bool:
-    """A fake quantisation whose scale comes from an observer (not a learned one)."""
-    own = module._buffers
+    """Whether it is a fake quantisation whose scale comes from an observer (not a learned one)."""
+    buffers = module._buffers
     observer = getattr(module, "activation_post_process", None)
-    return "scale" in own and "zero_point" in own and hasattr(observer, "calculate_qparams")
+    return "scale" in buffers and "zero_point" in buffers and hasattr(observer, "calculate_qparams")
 
 
 def _renew_scale(module: Any) -> None:

@@ -1,18 +1,18 @@
-"""What happens to the inner optimizers' state when workers average: kept, averaged or reset.
+"""What happens to the inner optimizers' state when workers average: it is kept, averaged or reset.
 
     keep: nothing (Lin et al. 2020)     average: s_k <- mean_j s_j     reset: s_k as new
 
-Each key of a state has a rule of its own, and a period, counted in syncs of the outermost
-level: averaging everything at all of them is Local Adam (Cheng and Glasgow 2025, and PyTorch's
-averagers do not), periods of their own are DES-LOC (Iacob et al. 2025).
+Each key of a state has its own rule and period, counted in syncs of the outermost level. Averaging
+everything at every sync is Local Adam (Cheng and Glasgow 2025; PyTorch's averagers do not do it),
+different periods are DES-LOC (Iacob et al. 2025).
 
-A worker need not have a state of every parameter: it may not have trained it yet. The mean is over
-those that have one, and only they get it. The others start theirs at their first gradient, as they
-would alone; so no optimizer has half a state, and the sum of momenta over all workers stays.
+A worker may lack the state of a parameter that it has not trained yet. The mean is over the workers
+that have one, and only they get it. The others create theirs at their first gradient, as they would
+alone. So no optimizer has half a state, and the sum of momenta over all workers stays.
 
-A reset of all that a parameter's state has, what counts steps apart, makes the state new, with its
-counters: corrections of bias begin again. A reset of some keys sets these to 0 and leaves counters,
-which belong to the others too, unless they are named.
+A reset of all keys of a parameter's state, except those that count steps, makes the state new with
+its counters, so that bias corrections begin again. A reset of some keys sets them to 0 and leaves
+counters, which belong to the other keys too, unless they are named.
 
 Shapes: w workers hosted here · K workers in all · p parameters · s scalars of a state tensor.
 """
@@ -36,21 +36,19 @@ from localsgd.wire import Collective
 RULES = ("keep", "average", "reset")
 
 PACK = 1 << 23
-"""Scalars that are averaged at once, if there are several tensors."""
+"""Most scalars that are averaged at once, if there are several tensors."""
 
 Parameters: TypeAlias = Sequence[tuple[Tensor, list[dict[str, Any]]]]
-"""Each parameter, that of the first worker, with its state in every hosted worker's optimizer; {}
-where it has none.
-"""
+"""Each parameter of the first worker, with its state in every hosted worker's optimizer, or {}."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What becomes of one key of the state.
+    """What happens to one key of the state.
 
     Args:
         action: keep, average or reset.
-        period: at every so-many-th sync.
+        period: syncs from one action to the next.
     """
 
     action: str
@@ -58,7 +56,7 @@ class Rule:
 
     @staticmethod
     def parse(text: str) -> Rule:
-        """`average`, `reset`, `keep`, with `:PERIOD` where it is not 1."""
+        """Reads `average`, `reset` or `keep`, with `:PERIOD` if it is not 1."""
         action, _, period = text.partition(":")
         if action not in RULES or (period and not (period.isdecimal() and int(period))):
             raise UserError(
@@ -69,7 +67,7 @@ class Rule:
 
 
 def rules_of(text: str) -> dict[str, Rule]:
-    """`exp_avg=average,exp_avg_sq=average:4`; `all=reset` is for every key that is not named."""
+    """Reads `exp_avg=average,exp_avg_sq=average:4`; `all=reset` is for all keys not named."""
     rules = {}
     for part in filter(None, text.split(",")):
         key, equals, rule = part.strip().partition("=")
@@ -85,16 +83,14 @@ def rules_of(text: str) -> dict[str, Rule]:
 def check_keys(
     rules: Mapping[str, Rule], make: Callable[[list[dict[str, Any]]], Optimizer]
 ) -> None:
-    """Refuses keys that the state of such an optimizer will not have, by a step of one scalar."""
+    """Raises for keys that such an optimizer's state won't have; it makes a step of one scalar."""
     _refuse(rules, _keys(make))
 
 
 def averaged_rules(
     rules: Mapping[str, Rule], make: Callable[[list[dict[str, Any]]], Optimizer]
 ) -> list[Rule]:
-    """The rules that average, one for each key of such an optimizer's state that is of a row's
-    length.
-    """
+    """The rules that average, one for each key of the state that is as long as a row."""
     keys = _keys(make) - {"step"}
     found = [rules.get(key, rules.get("all")) for key in sorted(keys)]
     return [rule for rule in found if rule is not None and rule.action == "average"]
@@ -122,7 +118,7 @@ class InnerStates:
     """Applies rules to the states of the workers hosted here.
 
     Args:
-        optimizers: of these workers, alike in their groups.
+        optimizers: of these workers, with equal groups.
         rules: by key of the state; `all` for those that are not named.
         world: joins all workers.
         mean: of what is averaged.
@@ -143,13 +139,13 @@ class InnerStates:
         self._named = set(rules)
         self._world = world
         self._mean = mean or ExactMean()
-        self._keys: list[str] = []  # that any worker has been seen to have, the same everywhere
+        self._keys: list[str] = []  # keys that any worker has had, equal on all processes
         self._checked = False
         self.syncs = 0
         self._ready_made = _ready_made(optimizers[0])
 
     def state(self) -> list[str]:
-        """What all workers know of each other, so that a resumed run makes the same calls."""
+        """The keys that all workers know of, so that a resumed run makes the same calls."""
         return list(self._keys)
 
     def load(self, state: Sequence[str]) -> None:
@@ -164,7 +160,7 @@ class InnerStates:
 
     @torch.no_grad()
     def average(self, syncs: int) -> None:
-        """Does what is due after that many syncs."""
+        """Averages and resets what is due after that many syncs."""
         due = {key: rule.action for key, rule in self._rules.items() if syncs % rule.period == 0}
         parameters = self._parameters()
         counters = _counters(parameters)
@@ -185,7 +181,7 @@ class InnerStates:
     def _is_all(
         self, chosen: Collection[str], state: Collection[str], counters: Collection[str]
     ) -> bool:
-        """Whether only counters would be left, none of which was named."""
+        """Whether the other keys of the state are all counters that were not named."""
         left = set(state) - set(chosen)
         return left <= set(counters) - self._named
 
@@ -235,7 +231,7 @@ class InnerStates:
         """Tensors of one kind, averaged at once.
 
         Args:
-            everyone: whether all workers have them; the others weigh nothing.
+            everyone: whether all workers have them; those that don't get the weight 0.
         """
         sizes = [piece.size for piece in pack]
         rows = torch.zeros(len(pack[0].own), sum(sizes), dtype=dtype, device=device)  # [w, s]
@@ -258,8 +254,8 @@ class InnerStates:
     ) -> tuple[list[str], Tensor]:
         """The keys to average, and how many scalars every worker has of them: `[K, p, keys]`.
 
-        All workers tell all others, so all make the same calls afterwards. Whoever has keys that
-        are not known yet says so, and all learn them first.
+        Numbers are gathered from all workers, so that all make the same calls afterwards. Keys that
+        only some workers know are exchanged first.
         """
         by_worker = list(zip(*(states for _, states in parameters), strict=True))
         while True:
@@ -269,21 +265,21 @@ class InnerStates:
                 [_scalars(key, state.get(key), counters) for state in states for key in keys]
                 for states in by_worker
             ]
-            told = [[len(own), *of_all] for own, of_all in zip(names, sizes, strict=True)]
-            found = self._gathered(told, torch.int64)  # [K, 1 + p · keys]
+            numbers = [[len(new), *of_all] for new, of_all in zip(names, sizes, strict=True)]
+            found = self._gathered(numbers, torch.int64)  # [K, 1 + p · keys]
             longest = int(found[:, 0].max())
             if not longest:
                 return keys, found[:, 1:].reshape(len(found), len(parameters), len(keys))
             self._learn(names, longest)
 
     def _learn(self, names: Sequence[bytes], longest: int) -> None:
-        padded = [list(own.ljust(longest, b"\n")) for own in names]
+        padded = [list(new.ljust(longest, b"\n")) for new in names]
         rows = self._gathered(padded, torch.uint8).tolist()
-        told = {key for row in rows for key in bytes(row).decode().split("\n") if key}
-        self._keys = sorted({*self._keys, *told})
+        learnt = {key for row in rows for key in bytes(row).decode().split("\n") if key}
+        self._keys = sorted({*self._keys, *learnt})
 
     def _gathered(self, rows: list[list[int]], dtype: torch.dtype) -> Tensor:
-        """Rows `[w, c]` of the hosted workers as those of all: `[K, c]`, on the CPU."""
+        """Gathers rows `[w, c]` of the hosted workers into those of all, `[K, c]`, on the CPU."""
         mine = torch.tensor([rows], dtype=dtype, device=self._device)
         return self._world.gather(mine).wait()[0].cpu()
 
@@ -292,7 +288,7 @@ class InnerStates:
         return self._optimizers[0].param_groups[0]["params"][0].device
 
     def _check(self) -> None:
-        """Refuses keys that no optimizer has, once any has a state: on all workers alike."""
+        """Raises on all workers for keys that no optimizer has, once any has a state."""
         if self._keys and not self._checked:
             _refuse(self._rules, self._keys)
             self._checked = True
@@ -303,9 +299,9 @@ class Piece:
     """One state tensor to average.
 
     Args:
-        own: of each hosted worker; None where it has none.
+        own: the tensor of each hosted worker, or None.
         size: its scalars.
-        count: workers that have it, of all.
+        count: number of all workers that have it.
     """
 
     own: Sequence[Tensor | None]
@@ -314,7 +310,7 @@ class Piece:
 
 
 def _packs(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """Cut in their order, so that what is held beside the states stays small."""
+    """Groups the pieces in order, so that the memory needed beside the states stays small."""
     pack: list[Piece] = []
     for piece in pieces:
         if pack and sum(one.size for one in pack) + piece.size > PACK:
@@ -340,12 +336,12 @@ def _ready_made(optimizer: Optimizer) -> bool:
     scalar = torch.nn.Parameter(torch.zeros(1))
     try:
         return bool(_like(optimizer, optimizer.param_groups[0], scalar).state)
-    except Exception:  # It takes more than groups; it may have taken steps before.
+    except Exception:  # It takes more arguments than groups, so it can't be known.
         return False
 
 
 def _like(optimizer: Optimizer, group: Mapping[str, Any], parameter: Tensor) -> Optimizer:
-    """A new one of its kind, for this parameter alone."""
+    """A new optimizer of the same kind, for this parameter alone."""
     kind = type(optimizer)
     taken = inspect.signature(kind).parameters
     usual = {key: value for key, value in optimizer.defaults.items() if key in taken}
@@ -354,19 +350,19 @@ def _like(optimizer: Optimizer, group: Mapping[str, Any], parameter: Tensor) -> 
 
 
 def _set_to_first(state: dict[str, Any], keys: Collection[str]) -> None:
-    """What these keys are before the first step."""
+    """Sets these keys to their values before the first step."""
     for key in keys:
         if isinstance(state[key], Tensor):
             state[key].fill_(1 if key == "mu_product" else 0)
 
 
 def _names(states: Sequence[Mapping[str, Any]], known: Collection[str]) -> bytes:
-    """The keys of these states that are not known, one a line."""
+    """The keys of these states that are not in `known`, one per line."""
     return "\n".join(sorted({key for state in states for key in state} - set(known))).encode()
 
 
 def _counters(parameters: Parameters) -> set[str]:
-    """Keys of what counts steps: a number, also where the parameter has dimensions."""
+    """Keys of step counters: single numbers in the state of a parameter with dimensions."""
     return {"step"} | {
         key
         for parameter, states in parameters
@@ -378,7 +374,7 @@ def _counters(parameters: Parameters) -> set[str]:
 
 
 def _scalars(key: str, value: Any, counters: Collection[str]) -> int:
-    """How many there are to average; none of what but counts."""
+    """The number of scalars to average; 0 for counters."""
     if isinstance(value, Tensor) and value.is_floating_point() and key not in counters:
         return value.numel()
     return 0

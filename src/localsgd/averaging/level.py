@@ -2,9 +2,9 @@
 
     average:  anchor <- outer(anchor, mean_k C(anchor - w_k))       share:  w_k <- anchor
 
-The members of the innermost level are the workers' rows; those of any other are the anchors one
-level in. A level knows tensors, weights, a reducer and a wire, and neither models nor data nor the
-rest of the hierarchy.
+The members of the innermost level are the workers' rows; those of any other level are the anchors
+of the level inside. A level knows tensors, weights, a reducer and a collective, but no models, no
+data and no other levels.
 
 Shapes: g groups of the level hosted here · m members of each hosted here · n scalars of a row.
 """
@@ -28,7 +28,7 @@ from localsgd.wire import Collective, Pending
 
 @dataclass(frozen=True)
 class Spare:
-    """How a member that is not finite is left out, and tells the others so.
+    """How a member that is not finite is left out, and the others learn of it.
 
     Args:
         places: in the row, of scalars that no tensor has: the first carries the share that is left
@@ -59,7 +59,7 @@ class Averaging(Protocol):
 
     @property
     def may_differ(self) -> bool:
-        """Whether members may differ although they have just averaged (see `delay.py`)."""
+        """Whether members may differ right after a sync (see `delay.py`)."""
         ...
 
     def average(self) -> None:
@@ -71,7 +71,7 @@ class Averaging(Protocol):
         ...
 
     def final_average(self) -> None:
-        """The last sync: like `average`, with nothing left under way."""
+        """Makes the last sync: like `average`, but nothing stays on its way."""
         ...
 
     def catch_up(self) -> None:
@@ -86,24 +86,23 @@ class Averaging(Protocol):
 class Level:
     """Groups whose members average their models.
 
-    Plain averaging by a linear reducer keeps no anchor and copies nothing: the members are averaged
-    in place and the first hosted member of each group is its anchor. Everything else keeps an
-    anchor `[g, n]`, and turns the members into updates where they lie, as they are overwritten by
-    `share` in any case.
+    Plain averaging with a linear reducer keeps no anchor and copies nothing: the members are
+    averaged in place, and the first hosted member of each group is its anchor. Otherwise the level
+    keeps an anchor `[g, n]`, and turns the members into updates in place, since `share` overwrites
+    them anyway.
 
     Args:
         members: `[g, m, n]`, views of the rows that are averaged.
         collective: joins them with those hosted elsewhere.
-        weights: `[g, m]`, summing to 1 over all members of a group; equal where not given.
-        weigh: makes weights anew for every sync, which need not sum to 1, as they are those of
-            updates.
-        reducer: from updates to their mean.
-        outer: what happens to the mean; `None` is plain averaging.
-        anchor: memory `[g, n]` for the anchors where the first member can't be it.
-        spare: lets a member that is not finite be left out of a linear mean.
+        weights: `[g, m]`, with a sum of 1 over all members of a group; equal if not given.
+        weigh: returns new weights at every sync; as weights of updates, they need not sum to 1.
+        reducer: computes the mean of updates.
+        outer: the outer optimizer; `None` is plain averaging.
+        anchor: memory `[g, n]` for the anchors if the first member can't be used.
+        spare: allows a member that is not finite to be left out of a linear mean.
 
     Attributes:
-        left_out: the share of the members that the last mean was without, `[g]`; `None` is none.
+        left_out: the fraction of members that the last mean left out, `[g]`; `None` if none.
     """
 
     def __init__(
@@ -124,7 +123,7 @@ class Level:
         self.weigh = weigh
         self.reducer: Reducer = reducer or ExactMean()
         self.outer = outer
-        self._learning_rate = 1.0  # of the round at hand
+        self._learning_rate = 1.0  # of the current round
         self._averaged_rate = 1.0  # of the round that synchronises
         self._pending: Pending[Tensor] | None = None
         self.syncs = 0
@@ -145,14 +144,14 @@ class Level:
 
     @property
     def remembers(self) -> bool:
-        """Whether it keeps anything between syncs that a checkpoint needs."""
+        """Whether the level keeps a state between syncs that a checkpoint needs."""
         return not self.plain or bool(self.reducer.state())
 
     def begin_round(self, learning_rate: float) -> None:
         """Tells the level γ, the inner learning rate at the first local step of its round."""
         if learning_rate == 0 and self.outer is not None and self.outer.per_learning_rate:
             raise UserError(
-                "a round cannot start at a learning rate of 0, as the outer optimizer is fed the "
+                "a round cannot start at a learning rate of 0, since the outer optimizer gets the "
                 "mean update divided by it; let the learning rate start above 0"
             )
         self._learning_rate = learning_rate
@@ -168,7 +167,7 @@ class Level:
         self.average()
 
     def begin_average(self) -> None:
-        """Starts the reduction. The members are scratch until `share`."""
+        """Starts the reduction. The members' values are undefined until `share`."""
         if not self.plain:
             torch.sub(self.anchor.unsqueeze(1), self.members, out=self.members)
         if self._spare is not None and self.reducer.linear:
@@ -194,7 +193,7 @@ class Level:
         elif self._spare is not None and self._spare.place is not None and self.reducer.linear:
             self.left_out = made_up(mean, self._spare.place, self.collective.members, self.weights)
             if self.left_out is not None and not self.plain:
-                mean.nan_to_num_()  # Nobody is left: the anchor stays.
+                mean.nan_to_num_()  # If no member is left, the anchor stays.
         if not self.plain:
             self._step(mean)
         elif mean.data_ptr() != self.anchor.data_ptr():
@@ -209,8 +208,9 @@ class Level:
 
     @contextmanager
     def _given_back(self) -> Generator[None]:
-        """Where a reduction fails, the members hold models again and not updates: their own, or the
-        anchor, if the reducer may have written in what it was given.
+        """Turns the members from updates into models again if a reduction fails.
+
+        They get their own models, or the anchor if the reducer may have overwritten the updates.
         """
         try:
             yield
@@ -244,13 +244,12 @@ class Level:
             self.members[:, first:] = self.anchor.unsqueeze(1)
 
     def catch_up(self) -> None:
-        """anchor <- w_k, where the members have stayed equal without averaging here."""
+        """anchor <- w_k, if the members have stayed equal without averaging here."""
         if self.members.data_ptr() != self.anchor.data_ptr():
             self.anchor.copy_(self.members[:, 0])
 
     def state(self) -> dict[str, Any]:
-        """What must be saved: `anchor` where one is kept, the reducer's memory, the outer
-        optimizer's state.
+        """The state to save: the anchor if there is one, and those of reducer and outer optimizer.
 
         Tensors that belong to groups have g as their first dimension.
         """
@@ -275,9 +274,7 @@ class Level:
 
 
 class Blocks:
-    """Groups of one level that differ in size: a `Level` for each, averaging one after the
-    other.
-    """
+    """Groups of one level that differ in size: a `Level` for each, averaged one by one."""
 
     def __init__(self, levels: Sequence[Level], anchors: Tensor) -> None:
         self.levels = tuple(levels)
@@ -341,8 +338,10 @@ def leave_out(members: Tensor, spare: Spare) -> None:
 
 
 def made_up(mean: Tensor, spare: int, members: int, weights: Tensor | None) -> Tensor | None:
-    """The mean `[g, n]` of those that were not left out, NaN if nobody is left; returns the share
-    that was, `[g]`. A GPU is not asked whether there is any.
+    """Turns `mean [g, n]` into the mean of the members that were not left out, NaN without any.
+
+    Returns the fraction that was left out, `[g]`, or `None` if none was. A GPU is not waited for,
+    so there the fraction may be 0.
     """
     share = mean[:, spare].clone()
     if mean.device.type == "cpu" and not bool(share.any()):
@@ -357,13 +356,12 @@ def made_up(mean: Tensor, spare: int, members: int, weights: Tensor | None) -> T
 def average_and_share(
     levels: Sequence[Averaging], first: int = 0, meanwhile: Callable[[], None] | None = None
 ) -> None:
-    """Lets `levels[first:]` synchronise, innermost first, then hands the anchors down through all
-    levels.
+    """Averages `levels[first:]`, innermost first, then shares the anchors through all levels.
 
-    The members of `levels[:first]` are equal already, as they have averaged their gradients.
+    The members of `levels[:first]` are equal already, since they have averaged their gradients.
 
     Args:
-        meanwhile: called while the first reduction is on its way, where a level can wait for it.
+        meanwhile: called during the first reduction, if its level can wait for it separately.
     """
     for level in levels[:first]:
         level.catch_up()
@@ -383,7 +381,7 @@ def average_and_share(
 
 
 def final_sync(levels: Sequence[Averaging], first: int = 0) -> None:
-    """The last sync: of `levels[first:]`, and of all from the first whose members may differ."""
+    """Makes the last sync, of `levels[first:]` and of levels whose members may differ."""
     waiting = (index for index, level in enumerate(levels) if index >= first or level.may_differ)
     start = next(waiting, len(levels))
     if start == len(levels):
@@ -399,8 +397,10 @@ def final_sync(levels: Sequence[Averaging], first: int = 0) -> None:
 
 @contextmanager
 def _shared_in_any_case() -> Generator[list[Averaging]]:
-    """The levels that are put into the list are shared, outermost first: also where one further
-    out fails, as the members inside would be left with updates in place of models.
+    """Shares the levels that are put into the list at the end, outermost first.
+
+    It does so even if a level further out fails; otherwise members would keep updates instead of
+    models.
     """
     done: list[Averaging] = []
     try:

@@ -1,8 +1,7 @@
-"""What happens to the mean update at a sync: names for `torch.optim` partials.
+"""Outer optimizers: what a sync does with the mean update.
 
-The outer optimizer works on the anchor and is fed the mean update as its gradient. `average` is no
-optimizer at all: the anchor becomes the mean of the members, which is what `SGD(lr=1)` gives,
-without an anchor to keep.
+An outer optimizer works on the anchor, with the mean update as its gradient. `average` uses no
+optimizer: the anchor becomes the mean of the members, as with `SGD(lr=1)`, but no anchor is kept.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ class Outer:
     """An outer optimizer for the anchor of a level.
 
     Args:
-        optimizer: from a list of parameters to a `torch.optim.Optimizer`, usually a
+        optimizer: makes a `torch.optim.Optimizer` of a list of parameters, usually a
             `functools.partial`.
-        per_learning_rate: feed it mean update / γ and scale its learning rate by γ, the inner
-            learning rate at the first step of the round, so that its state is in units of gradients
-            and stays right while γ changes.
+        per_learning_rate: use mean update / γ as the gradient and scale the learning rate by γ, the
+            inner learning rate at the first step of the round. The state is then in units of
+            gradients, and stays right while γ changes.
     """
 
     optimizer: Callable[[Any], Optimizer]
@@ -43,17 +42,17 @@ def sgd(learning_rate: float = 1.0, momentum: float = 0.0, nesterov: bool = Fals
     """w ← w − η u with u ← m u + mean Δ: outer SGD on the mean update Δ."""
     check_momentum(momentum, "an outer momentum")
     if nesterov and not momentum:
-        raise UserError("Nesterov looks ahead by the momentum, which is 0; give one in (0, 1)")
+        raise UserError("Nesterov momentum needs a momentum, which is 0; give one in (0, 1)")
     return Outer(partial(torch.optim.SGD, lr=learning_rate, momentum=momentum, nesterov=nesterov))
 
 
 def block_momentum(momentum: float, learning_rate: float = 1.0) -> Outer:
     """Global momentum: u ← m u + mean Δ/γ, w ← w − η γ u, γ of the round's first step.
 
-    (Lin et al. 2020, appendix B.4.1, with η = 1.) With local momentum beside it, it is the paper's
-    hybrid momentum. A gradient moves the model by γ/(1 − m) in the end, and by 1/(1 − m) times what
-    local momentum alone makes of it, which is why m >= 0.7 beside a local 0.9 diverges at the
-    learning rates that were tuned without it.
+    (Lin et al. 2020, appendix B.4.1, with η = 1.) Together with local momentum it is the paper's
+    hybrid momentum. It multiplies the total effect of a gradient by 1/(1 − m), on top of what local
+    momentum does, which is why m >= 0.7 with a local momentum of 0.9 diverges at learning rates
+    that were tuned without it.
     """
     check_momentum(momentum, "an outer momentum")
     return Outer(
@@ -72,11 +71,11 @@ def slowmo(momentum: float = 0.5, learning_rate: float = 1.0) -> Outer:
 def bmuf(workers: int, momentum: float | None = None, learning_rate: float = 1.0) -> Outer:
     """Blockwise model-update filtering with Nesterov block momentum (Chen and Huo 2016).
 
-        Δ ← η Δ + ζ (mean w_k − v),   v ← v + ζ (mean w_k − v) + η Δ,   v is handed out
+        Δ ← η Δ + ζ (mean w_k − v),   v ← v + ζ (mean w_k − v) + η Δ,   v is shared
 
     Args:
-        workers: K; η = 1 − 1/K where no `momentum` is given. The sum over rounds then makes up for
-            the mean over workers, so that the inner learning rate is that of a single worker.
+        workers: K; η = 1 − 1/K if no `momentum` is given. The sum over rounds then makes up for the
+            mean over workers, so that the inner learning rate is that of a single worker.
         momentum: η.
         learning_rate: ζ.
     """

@@ -1,4 +1,4 @@
-"""Where the processes lie among the blocks: the groups that each level joins."""
+"""Places a topology on processes, and makes the process groups that each level needs."""
 
 from __future__ import annotations
 
@@ -44,17 +44,16 @@ class HostedLevel:
 
 @dataclass(frozen=True)
 class Placement:
-    """A topology laid over processes: worker k lives in process k // w.
+    """A topology placed on processes: worker k is in process k // w.
 
     Args:
         topology: the blocks.
         rank: of this process.
         hosted: w, the workers that each process hosts.
-        hosted_levels: of each level, innermost first; one for each block of an innermost level of
-            unequal
-            blocks.
-        world: joins all K workers, whatever the levels.
-        unequal: the blocks hosted here as (first hosted row, rows, block's index), where blocks
+        hosted_levels: one for each level, innermost first; an innermost level of unequal blocks has
+            one for each block.
+        world: joins all K workers, independently of the levels.
+        unequal: the blocks hosted here as (first hosted row, rows, block's index), if blocks
             differ.
     """
 
@@ -75,21 +74,21 @@ class Placement:
     ) -> Iterator[tuple[Level | Fragmented, list[int], list[list[int]]]]:
         """Each level with the first worker of its groups `[g]` and of their members `[g][m]`.
 
-        Of the groups and members hosted here; levels of unequal blocks come one by one.
+        Only groups and members hosted here are listed; unequal blocks come one by one.
         """
         if self.topology.unequal:
             yield from self._located_unequal(levels)
             return
         base, inside = self.workers.start, 1
-        for level, place_, size in zip(
+        for level, hosted, size in zip(
             levels, self.hosted_levels, self.topology.sizes, strict=True
         ):
             whole = inside * size
-            groups = [base // whole * whole + group * whole for group in range(place_.groups)]
+            groups = [base // whole * whole + group * whole for group in range(hosted.groups)]
             start = max(base // inside * inside, groups[0])
             members = [
-                [start + group * whole + member * inside for member in range(place_.hosted)]
-                for group in range(place_.groups)
+                [start + group * whole + member * inside for member in range(hosted.hosted)]
+                for group in range(hosted.groups)
             ]
             assert not isinstance(level, Blocks)
             yield level, groups, members
@@ -110,8 +109,9 @@ class Placement:
 
 
 def row_multiple(workers: int) -> int:
-    """A row's length is a multiple of this many scalars, so that slices and chunks of it are whole
-    bytes of signs.
+    """The number of scalars whose multiple a row's length is.
+
+    Slices and chunks of a row are then whole bytes of signs.
     """
     return 8 * max(2, workers)
 
@@ -122,16 +122,14 @@ def placement_of(
     presence: Presence | None = None,
     ahead: bool = False,
 ) -> Placement:
-    """Lays `topology` over the processes of `torch.distributed` (over this one where it is not
-    initialised).
+    """Places `topology` on the processes of `torch.distributed`, or on this one without it.
 
-    Every process must call this, with the same topology, as it makes process groups.
+    Every process must call this, with the same topology, since it makes process groups.
 
     Args:
-        timeout: of the collectives; must outlast the longest time by which one process may run
-            behind another.
-        presence: looks after waits that take long, and keeps the groups, which end with it.
-        ahead: whether the second stage of a sync between blocks is taken beside the program.
+        timeout: of the collectives; it must be longer than one process may be behind another.
+        presence: checks on waits that take long, and keeps the groups, which end with it.
+        ahead: whether the second stage of a sync between blocks runs in the background.
     """
     processes, rank = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
     check_hosting(topology, processes)
@@ -139,14 +137,14 @@ def placement_of(
     groups = _Groups(processes, rank, timeout, presence, ahead)
     world = groups.spanning(processes, hosted=hosted) if processes > 1 else InProcess(hosted)
     if topology.unequal:
-        hosted_levels, blocks = _unequal_places(topology, groups, hosted)
+        hosted_levels, blocks = _unequal_levels(topology, groups, hosted)
     else:
-        hosted_levels, blocks = _equal_places(topology, groups, hosted), ()
+        hosted_levels, blocks = _equal_levels(topology, groups, hosted), ()
     return Placement(topology, rank, hosted, hosted_levels, world, blocks)
 
 
 class _Groups:
-    """Makes process groups, each process all of them in the same order, and finds its own."""
+    """Makes process groups, all in the same order on every process, and finds its own."""
 
     def __init__(
         self,
@@ -176,7 +174,7 @@ class _Groups:
     def own_or_none(
         self, groups: Sequence[Sequence[int]], hosted: int = 1, apart: bool = False
     ) -> ProcessGroup | None:
-        """Those of equal ranks are the same, unless one is `apart`."""
+        """The group with this rank, if any. Equal ranks share a group, unless one is `apart`."""
         mine = None
         for ranks in map(tuple, groups):
             if (apart, ranks) not in self._made:
@@ -188,15 +186,15 @@ class _Groups:
         return ProcessGroup(mine, hosted, self._presence)
 
     def spanning(self, span: int, inside: int = 1, hosted: int = 1) -> ProcessGroup:
-        """Blocks of `span` processes in a row; each joins every `inside`-th of its block."""
+        """The group of every `inside`-th process in this process's block of `span` processes."""
         return self.own(self._blocks(span, inside), hosted)
 
     def block(self, span: int) -> tuple[ProcessGroup, Ahead | None]:
-        """Blocks of `span` processes in a row, for the second stage of a sync between blocks."""
+        """The group of a block of `span` processes, for the second stage of a sync."""
         return self.second_stage(self._blocks(span, 1))
 
     def second_stage(self, blocks: Sequence[Sequence[int]]) -> tuple[ProcessGroup, Ahead | None]:
-        """Beside the program it needs groups of its own."""
+        """The group for the second stage of a sync; in the background it needs its own."""
         return self.own(blocks, apart=self._ahead), Ahead() if self._ahead else None
 
     def _blocks(self, span: int, inside: int) -> list[range]:
@@ -207,9 +205,9 @@ class _Groups:
         ]
 
 
-def _equal_places(topology: Topology, groups: _Groups, hosted: int) -> tuple[HostedLevel, ...]:
+def _equal_levels(topology: Topology, groups: _Groups, hosted: int) -> tuple[HostedLevel, ...]:
     hosted_levels: list[HostedLevel] = []
-    inside = 1  # workers of a member of the level at hand
+    inside = 1  # workers of a member of the current level
     for size in topology.sizes:
         whole = inside * size
         if hosted % whole == 0:
@@ -227,7 +225,7 @@ def _equal_places(topology: Topology, groups: _Groups, hosted: int) -> tuple[Hos
     return tuple(hosted_levels)
 
 
-def _unequal_places(
+def _unequal_levels(
     topology: Topology, groups: _Groups, hosted: int
 ) -> tuple[tuple[HostedLevel, ...], tuple[tuple[int, int, int], ...]]:
     blocks = topology.unequal
@@ -262,11 +260,11 @@ def with_latency(placement: Placement, seconds: Sequence[float], clock: Clock = 
             f"{len(seconds)} delays for the {levels} levels of topology {placement.topology}; give "
             "one for each, innermost first"
         )
-    # With unequal blocks, all places but the last belong to blocks of the innermost level.
+    # With unequal blocks, all hosted levels but the last are blocks of the innermost level.
     inner = len(placement.hosted_levels) - levels + 1
-    by_place = [seconds[0]] * inner + list(seconds[1:])
+    delays = [seconds[0]] * inner + list(seconds[1:])
     hosted_levels = [
-        replace(place, collective=WithLatency(place.collective, late, clock)) if late else place
-        for place, late in zip(placement.hosted_levels, by_place, strict=True)
+        replace(level, collective=WithLatency(level.collective, delay, clock)) if delay else level
+        for level, delay in zip(placement.hosted_levels, delays, strict=True)
     ]
     return replace(placement, hosted_levels=tuple(hosted_levels))

@@ -1,4 +1,4 @@
-"""Who averages with whom: K workers in nested blocks, and where the processes lie among them.
+"""Who averages with whom: K workers in nested blocks.
 
 `8x2` is 8 blocks of 2 workers, as in the paper; `4x2x2` is 4 racks of 2 nodes of 2 workers; `2+3+3`
 is three blocks of unequal size. Lists by level run from the innermost outwards, so `8x2` has the
@@ -20,7 +20,8 @@ class Topology:
 
     Args:
         sizes: members of a group at each level, innermost first; their product is K.
-        unequal: sizes of the innermost blocks where they differ (two levels then); empty otherwise.
+        unequal: sizes of the innermost blocks if they differ (there are two levels then); otherwise
+            empty.
     """
 
     sizes: tuple[int, ...]
@@ -28,7 +29,7 @@ class Topology:
 
     @staticmethod
     def parse(text: str | int) -> Topology:
-        """`16`, `8x2`, `4x2x2` (outermost first, as people write it) or `2+3+3`."""
+        """Reads `16`, `8x2`, `4x2x2` (outermost first, as people write it) or `2+3+3`."""
         text = str(text).strip()
         if re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", text):
             return Topology(tuple(int(size) for size in reversed(text.split("x"))))
@@ -56,7 +57,7 @@ class Topology:
 
 
 def check_hosting(topology: Topology, processes: int) -> None:
-    """Refuses a number of processes unless each hosts whole blocks, or blocks whole processes."""
+    """Raises unless each process hosts whole blocks, or each block has whole processes."""
     hosted, rest = divmod(topology.workers, processes)
     if rest or not hosted:
         raise UserError(
@@ -66,8 +67,8 @@ def check_hosting(topology: Topology, processes: int) -> None:
     if topology.unequal:
         if processes > 1 and hosted > 1:
             raise UserError(
-                f"blocks of unequal size ({topology}) need one process in all or one for each "
-                f"worker; {processes} processes host {hosted} workers each"
+                f"blocks of unequal size ({topology}) can't be placed on {processes} processes of "
+                f"{hosted} workers each; use one process, or one for each worker"
             )
         return
     whole = 1

@@ -1,1 +1,1 @@
-"""What every floor may use: seeds, units, files read with care, JSON that every reader takes."""
+"""Helpers for all packages: seeds, units, safe reading of files, strict JSON."""

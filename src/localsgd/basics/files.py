@@ -1,4 +1,4 @@
-"""Files from elsewhere: what has no end, or is no file at all, is refused before it is read."""
+"""Reads files from elsewhere; those that are endless or no regular files are refused."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 from localsgd.errors import UserError
 
 MOST = 1 << 28
-"""Bytes of a text that is read at once: the largest files of a run's folder are far below."""
+"""Most bytes of a text that is read; the largest files of a run's folder are far smaller."""
 
 
 def check_regular(path: Path) -> None:
-    """Refuses a pipe, a device or a socket, whose reading may wait for ever or never end.
+    """Raises for a pipe, a device or a socket, which might be read for ever.
 
-    What is not there is left to who opens it.
+    A missing file is no error here; opening it raises one.
     """
     try:
         mode = path.stat().st_mode
     except OSError:
         return
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise UserError(f"{path} is no file but a pipe or a device; put a file there")
+        raise UserError(f"{path} is a pipe or a device; put a regular file there")
 
 
 def read_text(path: Path, most: int = MOST) -> str:

@@ -1,4 +1,4 @@
-"""Random numbers that follow from (seed, purpose, numbers) alone."""
+"""Random generators that depend on (seed, purpose, numbers) alone."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Ctrl-C while the command still imports torch, which takes seconds, or ends: never a traceback.
+"""Handles Ctrl-C without a traceback while the command imports torch, or ends.
 
-Imported before all else, and does nothing where `localsgd` is a library of another program.
+Importing torch takes seconds, so this module is imported first. It does nothing if `localsgd` is
+used as a library.
 """
 
 import os
@@ -24,13 +25,13 @@ def _leave(number: int, frame: object) -> None:
 
 
 def started() -> None:
-    """From here on Ctrl-C is a KeyboardInterrupt again, which the command knows how to take."""
+    """Makes Ctrl-C a KeyboardInterrupt again, which the command can handle from now on."""
     if signal.getsignal(signal.SIGINT) is _leave:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def ending() -> None:
-    """From here on the command ends, and a second Ctrl-C has nothing more to ask for."""
+    """Ignores Ctrl-C from now on, since the command is ending."""
     if _is_command():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 

@@ -1,4 +1,4 @@
-"""JSON that every reader takes: it has no NaN and no infinity, so these become null."""
+"""Strict JSON, which has no NaN and no infinity: they become null."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def dumps(value: Any, **options: Any) -> str:
 
 
 def number(value: float | None) -> float:
-    """A number as it was written; NaN for null.
+    """A number read from strict JSON; NaN for null.
 
     Examples:
         >>> number(None)

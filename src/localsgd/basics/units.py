@@ -1,4 +1,4 @@
-"""Numbers for people: bytes, seconds, counts and shares with their units.
+"""Formats numbers with their units: bytes, seconds, counts and fractions.
 
 Examples:
     >>> size(1_234_567), duration(200), count(24_066), percent(0.98333)
@@ -13,7 +13,7 @@ _SIZES = ("kB", "MB", "GB", "TB", "PB")
 
 
 WHOLE = 1 << 63
-"""Whole numbers from here on fit no tensor and no array."""
+"""The smallest whole number that is too large for a tensor."""
 
 
 def whole_number(text: str) -> int:
@@ -86,12 +86,12 @@ def _two(number: int, per: int, large: str, small: str) -> str:
 
 
 def count(number: float) -> str:
-    """A whole number with its thousands apart: `24,066`."""
+    """A whole number with separators: `24,066`."""
     return f"{number:,.0f}"
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """A share of 1 as `98.3 %`; a dash for `None`."""
+    """A fraction as `98.3 %`; a dash for `None`."""
     return "–" if share is None else f"{100 * share:.{digits}f} %"
 
 

@@ -1,4 +1,4 @@
-"""How a run was last carried out, in its folder, so that nobody need say it again to go on."""
+"""How a run was last launched: kept in its folder, so that `resume` needs no options."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from localsgd.train.launch.join import cores
 
 NAME = "hosting.json"
 MOST_PER_CORE = 4
-"""Processes that a folder may have started without being asked again."""
+"""Largest number of processes per core that `resume` takes from a folder unasked."""
 
 
 class LastLaunch(msgspec.Struct, frozen=True):
-    """The settings of a `Hosting` that the next one takes where nothing is said.
+    """The settings of `Hosting` that `resume` takes over if they are not given.
 
     Args:
-        processes: that a command started on its machine; `None` for one alone, and for those of
-            torchrun or srun, which are started anew by the same.
-        data_dir: absolute; `None` where the usual places were searched.
+        processes: the number that a command started on its machine; `None` for a single process,
+            and for those of torchrun or srun, which will start them again.
+        data_dir: absolute; `None` if the usual folders were searched.
     """
 
     processes: int | None = None
@@ -36,7 +36,7 @@ class LastLaunch(msgspec.Struct, frozen=True):
 
 
 def keep(path: Path, hosting: Hosting, world: World) -> None:
-    """Writes how this process and the others carry out the run in the folder `path`."""
+    """Writes how the run in the folder `path` is launched."""
     kept = LastLaunch(
         processes=world.size if is_launched() else None,
         data_dir=None if hosting.data_place is None else str(hosting.data_place),
@@ -48,12 +48,12 @@ def keep(path: Path, hosting: Hosting, world: World) -> None:
 
 
 def as_before(path: Path, given: ResumeHosting) -> Hosting:
-    """What is given, and where nothing is, what the run in the folder `path` had last."""
+    """The given settings, completed by those that the run in the folder `path` had last."""
     kept = _read(path / NAME)
     if given.processes is None and (kept.processes or 1) > MOST_PER_CORE * cores():
         raise UserError(
             f"{path / NAME} asks for {kept.processes} processes, and this machine has "
-            f"{plural(cores(), 'core')}; say --processes {kept.processes} if you mean it"
+            f"{plural(cores(), 'core')}; give --processes {kept.processes} if you want that"
         )
     before = Hosting(
         processes=kept.processes if find_world().size == 1 else None,
@@ -67,7 +67,7 @@ def as_before(path: Path, given: ResumeHosting) -> Hosting:
 
 
 def processes_of(folder: Folder) -> int:
-    """As many as the run began with; one where it ended before it said so."""
+    """The number of processes that the run began with; 1 if it ended before that was written."""
     found = folder.environment().get("processes", 1)
     if type(found) is not int or found < 1:
         raise UserError(
@@ -78,12 +78,12 @@ def processes_of(folder: Folder) -> int:
 
 
 def _read(path: Path) -> LastLaunch:
-    """Nothing but usual settings where the run ended before they were written."""
+    """The settings in the file; the defaults if the run ended before they were written."""
     if not path.is_file():
         return LastLaunch()
     try:
         return msgspec.json.decode(path.read_bytes(), type=LastLaunch)
     except msgspec.MsgspecError as error:
         raise UserError(
-            f"{path} is damaged: {error}; delete it, and say --processes and --data-dir again"
+            f"{path} is damaged: {error}; delete it, and give --processes and --data-dir again"
         ) from None

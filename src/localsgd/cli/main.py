@@ -29,17 +29,18 @@ from localsgd.cli.options import (
 from localsgd.errors import DIVERGED_EXIT, Diverged, PeerLost, UserError
 from localsgd.train.config.run import Run, checked, from_json
 from localsgd.train.engine.execution import Interrupted
-from localsgd.train.launch import PEER_LOST_EXIT, USER_ERROR_EXIT, say_last_words
+from localsgd.train.launch import PEER_LOST_EXIT, USER_ERROR_EXIT, print_exit_message
 from localsgd.train.launch.output import lasting
 
 INTERRUPTED_EXIT = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0; 2 for a user's mistake, 3 for a lost process, 4 for a run that has
-    diverged, 130 for Ctrl-C.
+    """Runs one command and returns its exit status.
 
-    What the system refuses (a file without permission, a full disk) counts as a mistake: one line.
+    0 for success, 2 for a user's mistake, 3 for a lost process, 4 for a run that has diverged, 130
+    for Ctrl-C. An error of the operating system (a file without permission, a full disk) counts as
+    a mistake and is reported in one line.
     """
     with _lasting_output():
         return _main(list(sys.argv[1:] if arguments is None else arguments))
@@ -50,36 +51,38 @@ def _main(arguments: list[str]) -> int:
     try:
         return _call(_parse(arguments))
     except UserError as error:
-        say_last_words(f"localsgd: {error}")
+        print_exit_message(f"localsgd: {error}")
         return DIVERGED_EXIT if isinstance(error, Diverged) else USER_ERROR_EXIT
     except OSError as error:
-        say_last_words(f"localsgd: {_what_failed(error)}")
+        print_exit_message(f"localsgd: {_what_failed(error)}")
         return USER_ERROR_EXIT
     except PeerLost as error:
-        say_last_words(f"localsgd: {error}")
+        print_exit_message(f"localsgd: {error}")
         return PEER_LOST_EXIT
     except Interrupted as stopped:
         starting.ending()
-        say_last_words(f"localsgd: {stopped}")
+        print_exit_message(f"localsgd: {stopped}")
         return INTERRUPTED_EXIT
     except KeyboardInterrupt:
         starting.ending()
-        say_last_words("localsgd: interrupted")
+        print_exit_message("localsgd: interrupted")
         return INTERRUPTED_EXIT
 
 
 @contextmanager
 def _lasting_output() -> Generator[None]:
-    """Neither a reader that leaves (`localsgd run | head -1`) nor a character that the terminal's
-    encoding lacks ends a run.
+    """Output whose failure does not end a run.
+
+    It fails if its reader leaves (`localsgd run | head -1`), or at a character that the terminal's
+    encoding lacks.
     """
     before = sys.stdout
     before.flush()
-    sys.stdout = own = lasting(before)
+    sys.stdout = replaced = lasting(before)
     try:
         yield
     finally:
-        own.flush()
+        replaced.flush()
         sys.stdout = before
 
 
@@ -89,7 +92,7 @@ def _what_failed(error: OSError) -> str:
 
 
 def _parse(arguments: list[str]) -> Command:
-    """The command; `--config FILE` gives the values from which the other settings start."""
+    """The command; `--config FILE` gives the values that other options override."""
     config = _value_of("--config", arguments)
     base = from_json(Path(config)) if config else Run()
     commands = {"run": RunCommand(run=base), "compare": CompareCommand(run=base.opened())}
@@ -112,7 +115,7 @@ def _parse(arguments: list[str]) -> Command:
 
 
 def _of_another_method(run: Run, base: Run) -> Run:
-    """Settings as in `base` that its method's preset had chosen are chosen by that of `run`."""
+    """`run` with its own method's preset wherever it only repeats the preset of `base`."""
     opened = base.opened()
     again = [
         name
@@ -124,8 +127,9 @@ def _of_another_method(run: Run, base: Run) -> Run:
 
 @contextmanager
 def _mistakes_in_one_line() -> Generator[None]:
-    """A `UserError` for what tyro would say in a box: its first paragraph, the options it suggests,
-    and where help is.
+    """Turns a message that tyro prints in a box into a `UserError` of one line.
+
+    The line has its first paragraph, the options it suggests, and how to get help.
     """
     said = io.StringIO()
     try:

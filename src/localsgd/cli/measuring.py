@@ -1,4 +1,4 @@
-"""`landscape`: the loss around the models of runs that have ended, and between them."""
+"""The command `landscape`: the loss around the models of finished runs, and between them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Records = list[dict[str, Any]]
 
 
 def landscape(command: LandscapeCommand) -> int:
-    """Measures, writes records and figures, and shows what came out."""
+    """Measures, writes records and figures, and prints tables."""
     command.check()
     folders = named(command.folders)
     out = command.out or output_folder(list(folders.values()))
@@ -73,32 +73,32 @@ def landscape(command: LandscapeCommand) -> int:
 
 
 def named(paths: Sequence[Path]) -> dict[str, Folder]:
-    """Folders of runs by name: the folder's own, or all of its path where two are named alike."""
+    """Folders of runs by name: the folder's name, or its whole path if two names are equal."""
     if not paths:
         raise UserError("landscape needs the folder of a run; give one or more")
     whole = [path.resolve() for path in paths]
     if len(set(whole)) < len(whole):
-        raise UserError("one run is given twice; give different folders")
+        raise UserError("the same run is given twice; give different folders")
     short = [path.name for path in whole]
     names = short if len(set(short)) == len(short) else list(map(str, paths))
     return {name: Folder.open(path) for name, path in zip(names, paths, strict=True)}
 
 
 def output_folder(folders: Sequence[Folder]) -> Path:
-    """`landscape` in the run's folder, or beside the folders of several."""
+    """The folder `landscape` inside the run's folder, or beside the folders of several runs."""
     first, *others = (folder.path.resolve() for folder in folders)
     if not others:
         return folders[0].path / "landscape"
     if any(path.parent != first.parent for path in others):
         raise UserError(
-            "the runs lie in different folders, so there is no one place for what comes out; "
-            "give one with --out"
+            "the runs lie in different folders, so it is unclear where results should go; give a "
+            "folder with --out"
         )
     return first.parent / "landscape"
 
 
 def alike(folders: dict[str, Folder]) -> Run:
-    """The first run, once all are known to be of one task, with one network and the same data."""
+    """The first run, after a check that all have the same task, network and data."""
     (first, run), *others = ((name, folder.run) for name, folder in folders.items())
     for name, other in others:
         for setting in ("task", "train_samples", "model"):
@@ -106,7 +106,7 @@ def alike(folders: dict[str, Folder]) -> Run:
             if one != two:
                 raise UserError(
                     f"{first} has {setting} {one} and {name} {setting} {two}; "
-                    "runs are compared that have the same"
+                    "give runs that have the same"
                 )
     return run
 
@@ -117,7 +117,7 @@ def load(folder: Folder, task: Task, device: str) -> nn.Module:
         hint = f"finish it by `localsgd resume {folder.path}`"
         if folder.summary() is not None:
             hint = "the file is gone from its folder"
-        raise UserError(f"{folder.path} has no {folder.model.name}, the model it ends with; {hint}")
+        raise UserError(f"{folder.path} has no {folder.model.name}, its final model; {hint}")
     run = folder.run
     model = models.build(run.model or task.default_model, task, run.seed)
     load_weights(model, folder.model)
@@ -133,7 +133,7 @@ def sizes(folders: dict[str, Folder]) -> dict[str, tuple[int, int]]:
 
 
 def plan(command: LandscapeCommand) -> Plan:
-    """What the command asks for; what is not named is left out."""
+    """The measurements that the command asks for."""
 
     def if_asked(what: str, value: int) -> int:
         return value if what in command.what else 0
@@ -179,14 +179,17 @@ def augmented(command: LandscapeCommand, task: Task) -> Batches:
 
 
 def dated(record: dict[str, Any], folders: dict[str, Folder]) -> dict[str, Any]:
-    """Noise at the end of a run, with its epoch, so that it joins what was watched of it."""
+    """The record, with the epoch added if it is the noise at the end of a run.
+
+    The epoch places it after the noise that was recorded during training.
+    """
     if record["kind"] != "step noise":
         return record
     return {**record, "epoch": folders[record["model"]].run.epochs}
 
 
 def watched(folders: dict[str, Folder]) -> Records:
-    """What was watched while the runs trained, each under its run's name."""
+    """Records of `--watch` from the runs' folders, each with its run's name."""
     return [
         {**record, "model": name}
         for name, folder in folders.items()
@@ -197,7 +200,7 @@ def watched(folders: dict[str, Folder]) -> Records:
 
 @contextmanager
 def reported(console: Console) -> Generator[Tell]:
-    """A bar for what is under way; nothing where there is no terminal."""
+    """A progress bar; nothing is shown if there is no terminal."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     hidden = not console.is_terminal or console.quiet
     with Progress(
@@ -212,7 +215,7 @@ def reported(console: Console) -> Generator[Tell]:
 
 
 def tables(records: Records) -> list[Table]:
-    """The numbers that fit a line: by model and data set, and for each pair of models."""
+    """Tables of single numbers: by model and data set, and by pair of models."""
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for record in records:
         for heading, value in _cells(record):

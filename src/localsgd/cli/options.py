@@ -1,4 +1,4 @@
-"""What the commands take.
+"""The options of every command.
 
 A `Run` says what is trained; the rest says where and how it is carried out.
 """
@@ -20,42 +20,42 @@ Settings = Annotated[Run, arg(name="")]
 
 @dataclass(frozen=True)
 class Hosting:
-    """Where the workers live and how the run is kept alive; no result depends on it."""
+    """Processes, data folder, checkpoints and limits of a run; no result depends on them."""
 
     processes: int | Literal["auto"] | None = None
-    """Processes to start on this machine; one where not given, and none under torchrun or srun.
-    auto measures a step and takes what is quickest."""
+    """Processes to start on this machine: one if not given. Leave it out under torchrun or srun.
+    auto measures a step and takes the fastest number."""
     data_dir: Path | None = None
-    """Where the data lies; LOCALSGD_DATA, else the user's cache, where not given."""
+    """Folder of the data; LOCALSGD_DATA or else the user's cache if not given."""
     checkpoint_every: int = 1
     """Evaluations from one checkpoint to the next."""
     heartbeat_seconds: float = 30.0
-    """The others stop within this time when a process dies or hangs."""
+    """Seconds within which all processes stop after one has died or hangs."""
     timeout_minutes: float = 120.0
-    """Limit of one collective; must outlast the slowest round."""
+    """Time limit of one collective; it must be longer than the slowest round."""
     watch: str = ""
-    """Measured meanwhile, into watched.jsonl: lambda_max[:EPOCHS[:SAMPLES]], drift[:ROUNDS] and
-    noise[:EPOCHS[:SAMPLES]], with commas between."""
+    """What to measure during training, into watched.jsonl: lambda_max[:EPOCHS[:SAMPLES]],
+    drift[:ROUNDS] and noise[:EPOCHS[:SAMPLES]], separated by commas."""
     quiet: bool = False
     """Print nothing but errors."""
 
     @property
     def data_place(self) -> Path | None:
-        """`data_dir` as others find it, whatever folder they are started in."""
+        """`data_dir` as an absolute path, which holds in every process."""
         return None if self.data_dir is None else self.data_dir.expanduser().resolve()
 
     def check(self) -> None:
-        """Refuses numbers that cannot be."""
+        """Refuses numbers that are out of range."""
         for name, least in (("processes", 1), ("checkpoint_every", 1)):
             value = getattr(self, name)
             if isinstance(value, int) and value < least:
-                raise UserError(f"--{name.replace('_', '-')} {value} cannot be; give 1 or more")
+                raise UserError(f"--{name.replace('_', '-')} {value} is too small; give 1 or more")
         for name in ("heartbeat_seconds", "timeout_minutes"):
             value = getattr(self, name)
             if not 0 < value < 1e6:
                 raise UserError(
-                    f"--{name.replace('_', '-')} {value:g} cannot be; give more than 0, and less "
-                    "than a million"
+                    f"--{name.replace('_', '-')} {value:g} is out of range; give more than 0 and "
+                    "less than a million"
                 )
         if self.watch:
             from localsgd.train.engine.watching import watch
@@ -65,21 +65,22 @@ class Hosting:
 
 @dataclass(frozen=True)
 class ResumeHosting:
-    """As the run had it last, where nothing is said."""
+    """The settings of `Hosting`; those that are not given stay as they were."""
 
     processes: int | Literal["auto"] | None = None
-    """Processes to start on this machine; as many as a command started there before where not
-    given, and none under torchrun or srun. auto is as many as the run began with, wherever."""
+    """Processes to start on this machine: as many as last time if not given. Leave it out under
+    torchrun or srun. auto is as many as the run began with, on any machine."""
     data_dir: Path | None = None
-    """Where the data lies; where it lay before, where not given."""
+    """Folder of the data; as before if not given."""
     checkpoint_every: int | None = None
-    """Evaluations from one checkpoint to the next; as before where not given."""
+    """Evaluations from one checkpoint to the next; as before if not given."""
     heartbeat_seconds: float | None = None
-    """The others stop within this time when a process dies or hangs; as before where not given."""
+    """Seconds within which all processes stop after one has died or hangs; as before if not
+    given."""
     timeout_minutes: float | None = None
-    """Limit of one collective; as before where not given."""
+    """Time limit of one collective; as before if not given."""
     watch: str = ""
-    """Measured meanwhile; as before where not given."""
+    """What to measure during training; as before if not given."""
     quiet: bool = False
     """Print nothing but errors."""
 
@@ -91,36 +92,37 @@ class RunCommand:
     run: Settings = field(default_factory=Run)
     hosting: Annotated[Hosting, arg(name="")] = field(default_factory=Hosting)
     config: Path | None = None
-    """A run as JSON, such as the run.json of another; settings beside it go on top."""
+    """A run as JSON, such as the run.json of another run; other options override it."""
     quickest: bool = False
-    """Measure channels_last and bfloat16 before it starts, and take what is faster here."""
+    """Time channels_last and bfloat16 before the run, and use what is faster on this machine."""
     out: Path | None = None
-    """The new folder; runs/TASK-METHOD-TIME where not given."""
+    """The new folder; runs/TASK-METHOD-TIME if not given."""
 
 
 @dataclass(frozen=True)
 class CompareCommand:
-    """Train several methods on equal terms; ends in a table and a picture.
+    """Train several methods on equal terms, and compare them in a table and a picture.
 
-    Flat methods get all K workers in one level and H = the product of local_steps, hierarchical
-    ones the topology and local_steps as they are. The same command goes on where it was cut off.
+    Flat methods get all K workers in one level and H = the product of local_steps; hierarchical
+    ones get the topology and local_steps as they are. After an interruption the same command
+    continues.
     """
 
     run: Settings = field(default_factory=Run)
     hosting: Annotated[Hosting, arg(name="")] = field(default_factory=Hosting)
     methods: tuple[str, ...] = ("mini-batch", "local", "post-local")
-    """Which methods."""
+    """The methods to compare; `localsgd tasks` lists them."""
     seeds: tuple[int, ...] = ()
-    """A run for each; the run's own seed where not given."""
+    """One run of each method per seed; the run's own seed if not given."""
     config: Path | None = None
     """A run as JSON to start from."""
     out: Path = Path("runs/compare")
-    """The folder of the runs' folders, the table and the picture."""
+    """The folder for the runs' folders, the table and the picture."""
 
 
 @dataclass(frozen=True)
 class ResumeCommand:
-    """Go on with a run that was cut off, from its last checkpoint, to the same bits."""
+    """Continue an interrupted run from its last checkpoint, with the same bits as a result."""
 
     folder: Positional[Path]
     """The run's folder."""
@@ -129,12 +131,12 @@ class ResumeCommand:
 
 @dataclass(frozen=True)
 class ShowCommand:
-    """Show runs: configuration, result, traffic. Several are compared."""
+    """Show runs: configuration, result and traffic. Several runs are compared."""
 
     folders: Positional[tuple[Path, ...]]
     """Folders of runs."""
     figure: Path | None = None
-    """Draw a picture into this PNG, SVG or PDF file too."""
+    """Also draw a picture into this PNG, SVG or PDF file."""
 
 
 Shape = Literal[
@@ -145,117 +147,120 @@ Shape = Literal[
 
 @dataclass(frozen=True)
 class ReproduceCommand:
-    """Reproduce the paper's tables and figures by name; what is done already is not done again.
+    """Reproduce the paper's tables and figures by name; finished runs are not run again.
 
-    Prints tables beside the paper's numbers and what became of its claims, and writes pictures.
-    Interrupted, the same command goes on.
+    Prints tables beside the paper's numbers and a verdict on each of its claims, and writes
+    pictures. After an interruption the same command continues.
     """
 
     names: Positional[tuple[str, ...]] = ()
     """The paper's labels, such as tab:improve_sign_sgd, or short names, such as signs."""
     all: bool = False
-    """All there are."""
+    """Reproduce all tables and figures."""
     list: bool = False
-    """List them: what is done at every scale, and what it costs here."""
+    """List the names, how much of each is done at every scale, and how long it takes here."""
     show: bool = False
     """Only show what the paper has under these names."""
     scale: Literal["smoke", "small", "medium", "paper"] = "small"
     """smoke takes seconds a name, small minutes on a CPU, paper is the paper's own size."""
     seeds: int | None = None
-    """Runs of every arm; the scale's number where not given."""
+    """Runs of every configuration; the scale's number if not given."""
     tune: bool = False
-    """Tune learning rates of baselines where a study can; always at the paper's own size."""
+    """Tune the baselines' learning rates if the study supports it; at paper scale always on."""
     shard: str = "1/1"
-    """I/N does the I-th of N shares of the work, such as $SLURM_ARRAY_TASK_ID/16."""
+    """I/N runs the I-th of N parts of the work, such as $SLURM_ARRAY_TASK_ID/16."""
     processes: int | None = None
-    """Runs at a time, a core each; as many as there are cores where not given."""
+    """Runs at a time, one core each; the number of cores if not given."""
     data_dir: Path | None = None
-    """Where the data lies; LOCALSGD_DATA, else the user's cache, where not given."""
+    """Folder of the data; LOCALSGD_DATA or else the user's cache if not given."""
     out: Path | None = None
-    """Where records are kept; experiments/results/reproduce where not given."""
+    """Folder of the records; experiments/results/reproduce if not given."""
     work: Path | None = None
-    """For pictures, and for what interrupted runs go on from; runs/reproduce where not given."""
+    """Folder for pictures and for the state of interrupted runs; runs/reproduce if not given."""
     checkout: Path | None = None
-    """The repository whose experiments/ is executed; the one that this command was installed from
-    where not given."""
+    """The repository whose experiments/ is run; the one this command was installed from if not
+    given."""
 
 
 @dataclass(frozen=True)
 class ReportCommand:
-    """Write what came out of all of it as one web page: claims, tables beside the paper's, figures.
+    """Write all reproduced results as one web page: claims, tables beside the paper's, figures.
 
-    It needs no network, and says of every number which runs are behind it. Runs nothing.
+    The page needs no network and names the runs behind every number. The command trains nothing.
     """
 
     scale: Literal["smoke", "small", "medium", "paper"] = "small"
-    """Whose records are reported."""
+    """The scale whose records are reported."""
     out: Path = Path("report.html")
-    """The page."""
+    """The page's file."""
     markdown: Path | None = None
-    """The same as Markdown, with its figures in a folder beside it."""
+    """Also write the report as Markdown, with its figures in a folder beside it."""
     records: Path | None = None
-    """Where records are kept; experiments/results/reproduce where not given."""
+    """Folder of the records; experiments/results/reproduce if not given."""
     tune: bool = False
-    """Show baselines with tuned learning rates (reproduce --tune), where those are known."""
+    """Show baselines with tuned learning rates (reproduce --tune), if those are known."""
     checkout: Path | None = None
-    """The repository whose experiments/ is executed; the one that this command was installed from
-    where not given."""
+    """The repository whose experiments/ is run; the one this command was installed from if not
+    given."""
 
 
 @dataclass(frozen=True)
 class LandscapeCommand:
-    """Measure how flat the loss is around the models of runs that have ended, and between them.
+    """Measure how flat the loss is around the models of finished runs, and between them.
 
-    Curvature, sharpness and lines between models, as in section 5.1 of the paper. Records go into
-    landscape.jsonl beside the figures: into the folder landscape of the run, or beside several.
+    Curvature, sharpness and lines between models, as in section 5.1 of the paper. Records
+    (landscape.jsonl) and figures go into the folder landscape, inside a single run's folder or
+    beside the folders of several.
     """
 
     folders: Positional[tuple[Path, ...]]
     """Folders of runs of one task and network."""
     what: tuple[Shape, ...] = ("eigenvalues", "trace", "density", "curves", "line", "watched")
-    """What is measured. A line goes through every two runs, a plane through every three; watched is
-    what `localsgd run --watch` kept."""
+    """What to measure. There is a line through every two runs and a plane through every three;
+    watched shows what `localsgd run --watch` recorded."""
     data: tuple[Literal["train", "test"], ...] = ("train", "test")
-    """On which samples."""
+    """The samples to measure on."""
     samples: int = 2000
-    """At most so many of each, drawn by the seed; 0 for all."""
+    """The most samples of each kind, drawn by the seed; 0 for all."""
     top: int = 10
-    """The largest eigenvalues: how many."""
+    """Number of largest eigenvalues."""
     bottom: int = 0
-    """The smallest ones: how many."""
+    """Number of smallest eigenvalues."""
     curvature: Literal["hessian", "gauss-newton", "fisher"] = "hessian"
-    """Of which matrix."""
+    """The matrix whose eigenvalues, trace and density are measured."""
     method: Literal["lanczos", "power"] = "lanczos"
-    """How; power iteration is the paper's, and takes many times as long."""
+    """How eigenvalues are found; power iteration is the paper's, and many times slower."""
     directions: int = 10
-    """Random directions, scaled filter by filter, that all models share."""
+    """Number of random directions, scaled filter by filter; all models get the same ones."""
     points: int = 21
-    """Of a curve, a line, a side of a surface or plane."""
+    """Points of a curve or line, and of each side of a surface or plane."""
     statistics: Literal["kept", "estimated"] = "kept"
     """Of batch norm: the models' own (between models: interpolated), or measured on the training
     samples, augmented as in training, at every point of a line. On planes they are always
     measured."""
     batch: int = 500
-    """Samples of a batch; it changes results through estimated statistics alone."""
+    """Samples of a batch; it affects only results with estimated statistics."""
     out: Path | None = None
-    """Where records and figures go."""
+    """Folder for records and figures."""
     data_dir: Path | None = None
-    """Where the data lies."""
+    """Folder of the data; LOCALSGD_DATA or else the user's cache if not given."""
     device: str = "auto"
     """cpu, cuda, or auto."""
     seed: int = 0
-    """Of directions, start vectors and the choice of samples."""
+    """Seed of directions, start vectors and the choice of samples."""
     quiet: bool = False
     """Print nothing but errors."""
 
     def check(self) -> None:
-        """Refuses numbers that cannot be."""
+        """Refuses numbers that are out of range."""
         limits = {"samples": 0, "top": 0, "bottom": 0, "directions": 1, "points": 2, "batch": 1}
         for name, least in limits.items():
             if getattr(self, name) < least:
-                raise UserError(f"--{name} {getattr(self, name)} cannot be; give {least} or more")
+                raise UserError(
+                    f"--{name} {getattr(self, name)} is too small; give {least} or more"
+                )
         if not self.what or not self.data:
-            raise UserError("nothing is to be measured; name something by --what and --data")
+            raise UserError("there is nothing to measure; name something with --what and --data")
 
 
 @dataclass(frozen=True)
@@ -263,44 +268,47 @@ class TasksCommand:
     """List tasks, models and methods."""
 
     data_dir: Path | None = None
-    """Where the data lies."""
+    """Folder of the data; LOCALSGD_DATA or else the user's cache if not given."""
 
 
 @dataclass(frozen=True)
 class PlanCommand:
-    """Say how many local steps hide the network, which torchrun lets it measure."""
+    """Say how many local steps hide the network.
+
+    Started by torchrun, it measures the links; otherwise give --rates.
+    """
 
     topology: str = "4"
-    """Blocks of workers, such as 16, 8x2 or 1000x8x4, one worker a process where links are
+    """Blocks of workers, such as 16, 8x2 or 1000x8x4; one worker per process if links are
     measured."""
     task: str = "digits"
-    """Its data gives the steps that are timed."""
+    """The task whose steps are timed."""
     model: str | None = None
-    """The task's own where not given."""
+    """The network; the task's usual one if not given."""
     batch: int = 32
     """Samples of a local step."""
     step_seconds: float | None = None
-    """Compute of a local step; measured where not given."""
+    """Compute time of a local step; measured if not given."""
     scalars: float | None = None
-    """Of the model; counted where not given."""
+    """Scalars of the model; counted if not given."""
     rates: tuple[float, ...] = ()
-    """Bits a second of each level's links, innermost first; measured where not given."""
+    """Bits per second of each level's links, innermost first; measured if not given."""
     latencies: tuple[float, ...] = ()
-    """Seconds that a message takes there however short it is; 0 where rates alone are given."""
+    """Latency of each level's links in seconds; 0 if only rates are given."""
     algorithm: str = "ring"
-    """Of the all-reduce: ring, tree or recursive halving."""
+    """Algorithm of the all-reduce: ring, tree or recursive halving."""
     inner: tuple[int, ...] = ()
-    """H of the levels within the outermost, innermost first; 1 where not given."""
+    """H of the levels inside the outermost one, innermost first; 1 if not given."""
     spread: float = 0.0
-    """Standard deviation of a step's compute between workers, as a share of it: stragglers."""
+    """Standard deviation of a step's compute time between workers, as a fraction of it."""
     coding_seconds: float = 0.0
-    """Of encoding and decoding a compressed model, at each sync of the outermost level."""
+    """Time to encode and decode a compressed model at each sync of the outermost level."""
     waiting: float = 0.05
-    """Of the time that may be spent waiting."""
+    """The largest fraction of the time that may be spent waiting."""
     data_dir: Path | None = None
-    """Where the data lies."""
+    """Folder of the data; LOCALSGD_DATA or else the user's cache if not given."""
     figure: Path | None = None
-    """Draw time a sample against H into this file too."""
+    """Also draw the time per sample against H into this file."""
 
 
 Command = (

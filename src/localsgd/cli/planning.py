@@ -1,10 +1,10 @@
-"""`plan`: which H hides the network, for a model and a cluster that is measured or given in
-numbers.
+"""The command `plan`: which H hides the network, for a model and a cluster.
 
     localsgd plan --topology 4x2 --model resnet20 --task cifar10 --batch 32     # under torchrun
     localsgd plan --topology 1000x8 --step-seconds 0.2 --scalars 25e6 --rates 100e9 10e9
 
-Everything that is not given is measured where it is started; times that follow are modelled.
+Everything that is not given is measured on the machines it runs on; the resulting times are
+modelled.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ EVIDENCE = (
     ),
     (0, "The paper has no accuracy at so large an H: try a smaller one first."),
 )
-"""By the most steps between global syncs that it speaks of; the last is for all others."""
+"""The paper's evidence, each with the most steps between global syncs that it covers.
+
+The last one is for larger numbers of steps.
+"""
 POWERS = tuple(2**power for power in range(11))
 
 
@@ -75,9 +78,9 @@ def plan(command: PlanCommand) -> int:
         links = _given_links(command) or _measured_links(topology, world.size, device)
         step_seconds, scalars = command.step_seconds, command.scalars
         if step_seconds is None or scalars is None:
-            own_seconds, own_scalars = _measured_compute(command, device)
-            step_seconds = own_seconds if step_seconds is None else step_seconds
-            scalars = own_scalars if scalars is None else scalars
+            measured_seconds, counted = _measured_compute(command, device)
+            step_seconds = measured_seconds if step_seconds is None else step_seconds
+            scalars = counted if scalars is None else scalars
         stages = tuple(
             Stage(members, link, command.algorithm)
             for members, link in zip(topology.sizes, links, strict=True)
@@ -92,22 +95,30 @@ def plan(command: PlanCommand) -> int:
 def _check(command: PlanCommand, topology: Topology) -> None:
     levels = topology.levels
     if topology.unequal:
-        raise UserError(f"--topology {topology}: a plan is for blocks of one size, such as 4x2")
+        raise UserError(
+            f"--topology {topology} has unequal blocks, which a plan can't handle; give blocks of "
+            "one size, such as 4x2"
+        )
     if command.rates and len(command.rates) != levels:
-        raise UserError(f"--rates has {len(command.rates)} numbers for {plural(levels, 'level')}")
+        raise UserError(
+            f"--rates has {len(command.rates)} numbers for {plural(levels, 'level')}; give one for "
+            "each"
+        )
     if command.latencies and (not command.rates or len(command.latencies) != levels):
-        raise UserError("--latencies goes with --rates, a number for each level")
+        raise UserError("--latencies needs --rates, and a number for each level")
     if command.inner and len(command.inner) != levels - 1:
         raise UserError(
-            f"--inner has {len(command.inner)} numbers, and {plural(levels - 1, 'level')} within "
-            "the outermost"
+            f"--inner has {len(command.inner)} numbers for {plural(levels - 1, 'level')} inside "
+            "the outermost one; give one for each"
         )
     if command.batch < 1:
-        raise UserError(f"--batch {command.batch} cannot be; give 1 or more")
+        raise UserError(f"--batch {command.batch} is too small; give 1 or more")
     if command.scalars is not None and not 1 <= command.scalars < math.inf:
-        raise UserError(f"--scalars {command.scalars:g} cannot be; give 1 or more")
+        raise UserError(f"--scalars {command.scalars:g} is out of range; give 1 or more")
     if not 0 < command.waiting < 1:
-        raise UserError(f"--waiting {command.waiting:g} of the time cannot be; give one in (0, 1)")
+        raise UserError(
+            f"--waiting {command.waiting:g} is no fraction of the time; give one in (0, 1)"
+        )
     if command.figure is not None:
         check_picture(command.figure)
 
@@ -122,17 +133,16 @@ def _measured_links(topology: Topology, processes: int, device: torch.device) ->
     if processes != topology.workers:
         raise UserError(
             f"{plural(processes, 'process', 'processes')} can't measure the links of {topology}; "
-            f"start it by torchrun with {topology.workers}, or give --rates"
+            f"start {topology.workers} by torchrun, or give --rates"
         )
-    places = placement_of(topology).hosted_levels
     return [
-        fitted(one.collective.members, *measured(one.collective, one.hosted, device=device))
-        for one in places
+        fitted(level.collective.members, *measured(level.collective, level.hosted, device=device))
+        for level in placement_of(topology).hosted_levels
     ]
 
 
 def _measured_compute(command: PlanCommand, device: torch.device) -> tuple[float, int]:
-    """Seconds of a local step of one worker here, and scalars of its model."""
+    """Seconds of one worker's local step on this machine, and scalars of its model."""
     task = tasks.load(command.task, command.data_dir, device=device)
     run = Run(task=command.task, model=command.model, batch=command.batch, workers=1)
     alone = Placement(Topology((1,)), 0, 1, (HostedLevel(1, 1, InProcess()),), InProcess())
@@ -177,8 +187,9 @@ def _cluster(made: Plan) -> str:
 
 
 def _table(made: Plan, command: PlanCommand) -> Table:
-    """Time a sample of each worker, and the share that is waited, against H: modelled."""
-    table = Fitting(title="Time a sample (modelled), and the share waited", title_justify="left")
+    """Modelled time per sample of a worker, and the fraction of it spent waiting, against H."""
+    title = "Time per sample, and the fraction of it spent waiting (modelled)"
+    table = Fitting(title=title, title_justify="left")
     table.add_column("H" if len(made.stages) == 1 else "H of the outermost level", justify="right")
     for way in BITS:
         table.add_column(way, justify="right", no_wrap=True)
@@ -212,7 +223,7 @@ def _advice(made: Plan, command: PlanCommand, inner: Sequence[int], way: str) ->
 
 
 def evidence(local_steps: int) -> str:
-    """What the paper has found about accuracy at so many steps between global syncs."""
+    """The paper's findings on accuracy with this many steps between global syncs."""
     for most, words in EVIDENCE:
         if local_steps <= most:
             return words
@@ -233,5 +244,5 @@ def _draw(made: Plan, command: PlanCommand, path: Path) -> None:
         axes.set_xticks(POWERS, [str(steps) for steps in POWERS])
         plain_log_axis(axes)
         axes.set_xlabel("H of the outermost level")
-        axes.set_ylabel("ms a sample, modelled")
+        axes.set_ylabel("ms per sample, modelled")
         axes.legend()

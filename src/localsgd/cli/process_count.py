@@ -1,9 +1,9 @@
-"""What carries a run out quickest on this machine: measured once, before it starts.
+"""The fastest number of processes, memory format and precision, measured before a run starts.
 
     seconds(P) = start + T (K/P t(C/P) + sync)
 
-P processes, C cores, T steps of K workers, t the measured seconds of one worker's step with that
-many threads. A process alone needs neither start nor sync.
+P processes, C cores, T steps of K workers, and t(n) the measured seconds of one worker's step with
+n threads. A single process needs neither start nor sync.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from localsgd.train.engine.assembly import Assembly, assemble, pick_device
 from localsgd.train.launch.join import cores
 
 START_SECONDS = 8.0
-"""Of processes that are started: importing torch, and meeting."""
+"""Time to start processes: they import torch and connect."""
 CALL_SECONDS, BYTES_A_SECOND = 0.001, 1e9
-"""Of a sync between processes of one machine."""
+"""Assumed latency and bandwidth of a sync between processes of one machine."""
 SECONDS = 0.5
-"""Of one measurement, about."""
+"""Approximate length of one measurement."""
 WORTH = 1.05
-"""How much faster another format or precision must be to be taken."""
+"""Speed-up that another format or precision must reach to be chosen."""
 
 
 def fits(topology: Topology, processes: int) -> bool:
-    """Whether so many processes host whole blocks, or blocks whole processes."""
+    """Whether this many processes each host whole blocks, or each block has whole processes."""
     try:
         check_hosting(topology, processes)
     except UserError:
@@ -49,12 +49,12 @@ def fits(topology: Topology, processes: int) -> bool:
 
 @dataclass(frozen=True)
 class Choice:
-    """How many processes, and why.
+    """The chosen number of processes, and the measurements behind it.
 
     Args:
         processes: P.
-        threads: of each.
-        seconds: of a worker's step, by threads; empty where nothing was measured.
+        threads: of each process.
+        seconds: time of a worker's step, by number of threads; empty if nothing was measured.
     """
 
     processes: int
@@ -72,7 +72,7 @@ class Choice:
 
 
 def choose_processes(runs: Sequence[Run], task: Task) -> Choice:
-    """The number of processes for `runs`, which are completed; the first of them is measured."""
+    """The number of processes for completed `runs`; the first of them is measured."""
     wanted = runs[0]
     topologies = [Topology.parse(run.topology or 1) for run in runs]
     workers = topologies[0].workers
@@ -94,22 +94,22 @@ def choose_processes(runs: Sequence[Run], task: Task) -> Choice:
     sync = CALL_SECONDS + 2 * model / BYTES_A_SECOND
 
     def whole(processes: int) -> float:
-        own = workers / processes * seconds[threads_of(processes)]
-        shared = 0.0 if processes == 1 else sync
-        return (START_SECONDS if processes > 1 else 0.0) + steps * (own + shared)
+        compute = workers / processes * seconds[threads_of(processes)]
+        communication = 0.0 if processes == 1 else sync
+        return (START_SECONDS if processes > 1 else 0.0) + steps * (compute + communication)
 
     best = min(possible, key=whole)
     return Choice(best, threads_of(best), seconds)
 
 
 def threads_of(processes: int) -> int:
-    """Of each of so many processes on this machine."""
+    """Threads of each process if this many run on the machine."""
     given = os.environ.get("OMP_NUM_THREADS", "")
     return int(given) if given.isdecimal() and int(given) else max(1, cores() // processes)
 
 
 def assembled_alone(wanted: Run, task: Task) -> Assembly:
-    """One worker of `wanted`, without what takes long to prepare."""
+    """One worker of `wanted`, without settings that take long to prepare."""
     alone = msgspec.structs.replace(
         wanted,
         workers=1,
@@ -126,7 +126,7 @@ def assembled_alone(wanted: Run, task: Task) -> Assembly:
 
 
 def step_seconds(wanted: Run, task: Task, threads: int) -> float:
-    """Median seconds of a local step of one worker with so many threads."""
+    """Median seconds of one worker's local step with this many threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -154,9 +154,9 @@ def _median_seconds(step: Callable[[], None]) -> float:
 
 
 def quickest(wanted: Run, task: Task, console: Console) -> Run:
-    """`wanted`, completed, with images in channels_last and bfloat16 where these are faster.
+    """The completed run `wanted`, with channels_last and bfloat16 if they are faster.
 
-    What it has in place of the usual format and precision stays.
+    A format or precision that is not the default stays as it is.
     """
     threads = threads_of(1)
     fixed = wanted.channels_last or task.card.sequential
@@ -172,8 +172,8 @@ def quickest(wanted: Run, task: Task, console: Console) -> Run:
     best = min(variants, key=lambda run: times[_name(run)])
     if times[_name(best)] * WORTH > plain:
         best = variants[0]
-    told = ", ".join(f"{name} {1000 * seconds:.3g} ms" for name, seconds in times.items())
-    console.print(f"Format: {_name(best)} (a worker's step: {told})")
+    measured = ", ".join(f"{name} {1000 * seconds:.3g} ms" for name, seconds in times.items())
+    console.print(f"Format: {_name(best)} (a worker's step: {measured})")
     return best
 
 

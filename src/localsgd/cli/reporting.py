@@ -1,4 +1,4 @@
-"""`report`: handed to the experiments of a checkout, like `reproduce`."""
+"""The command `report`, carried out by the experiments of a checkout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MODULE = "experiments.report"
 
 
 def report(command: ReportCommand) -> int:
-    """Writes the page, and says what is in it."""
+    """Writes the page, and prints a summary."""
     options = {} if command.records is None else {"records": command.records}
     content = experiments_module(MODULE, command.checkout).write(
         command.scale, command.out, text=command.markdown, tune=command.tune, **options

@@ -1,4 +1,7 @@
-"""`reproduce`: handed to the experiments of a checkout, which the library knows by name alone."""
+"""The command `reproduce`, carried out by the experiments of a checkout.
+
+The library imports them by name, since they are no part of the installed package.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ MODULE = "experiments.reproduce"
 
 
 def reproduce(command: ReproduceCommand) -> int:
-    """Lists the paper's tables and figures, or carries some of them out."""
+    """Lists the paper's tables and figures, or reproduces some of them."""
     experiments = experiments_module(MODULE, command.checkout)
-    places = {
+    folders = {
         name: value
         for name, value in (("out", command.out), ("work", command.work))
         if value is not None
@@ -33,19 +36,20 @@ def reproduce(command: ReproduceCommand) -> int:
         shard=command.shard,
         processes=command.processes,
         data_dir=command.data_dir,
-        **places,
+        **folders,
     )
     return experiments.reproduce(request)
 
 
 def experiments_module(module: str, checkout: Path | None) -> ModuleType:
-    """A module of the experiments in a checkout: the named one, else that which this library lies
-    in. Never of the current folder, whose code nobody has asked for.
+    """A module of the experiments in `checkout`, or else in the checkout this library lies in.
+
+    Code in the current folder is never run: nobody has asked for it.
     """
     folder = (checkout or Path(localsgd.__file__).parents[2]).expanduser().resolve()
     if not (folder / "experiments" / "registry.py").is_file():
         raise UserError(
-            f"{folder} has no experiments/, which is no part of the installed package; name a "
+            f"{folder} has no experiments/, which is no part of the installed package; give a "
             "checkout of the repository with --checkout"
         )
     if sys.path[0] != str(folder):

@@ -1,4 +1,4 @@
-"""`show` and `tasks`."""
+"""The commands `show` and `tasks`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from localsgd.train.engine.run_folder import Folder
 
 
 def show(command: ShowCommand) -> int:
-    """One run in full, or several side by side."""
+    """Shows one run in full, or several side by side."""
     if not command.folders:
         raise UserError("show needs the folder of a run; give one or more")
     if command.figure is not None:
@@ -37,16 +37,16 @@ def show(command: ShowCommand) -> int:
 
 
 def list_all(command: TasksCommand) -> int:
-    """What can be trained, with which models, by which methods."""
+    """Lists tasks, models and methods."""
     console = Console()
     table = Fitting(title="Tasks", title_justify="left")
     for heading in ("task", "what", "train", "test", "model", "data"):
         table.add_column(heading)
     for row in tasks.describe(command.data_dir):
         card = row.card
-        place = str(row.found) if row.found else f"not here: {card.source}"
+        found = str(row.found) if row.found else f"not on this machine: {card.source}"
         sizes = f"{card.train_size:,}", f"{card.test_size:,}"
-        table.add_row(card.name, card.title, *sizes, card.default_model, place)
+        table.add_row(card.name, card.title, *sizes, card.default_model, found)
     console.print(table)
     table = Fitting(title="Methods", title_justify="left")
     for heading in ("method", "what", "settings"):

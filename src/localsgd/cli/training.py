@@ -1,4 +1,4 @@
-"""`run`, `compare` and `resume`: carried out here, or handed to processes that carry them out."""
+"""The commands `run`, `compare` and `resume`: executed here, or by processes started here."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ from localsgd.train.launch import (
     is_launched,
     joined,
     launch,
-    say_last_words,
+    print_exit_message,
 )
 
 TRUST = (
-    "Several machines: whoever reaches their ports can end or falsify this run. Keep them on a "
-    "network that you trust, or in a tunnel."
+    "Several machines: anyone who can reach their ports can end or falsify this run. Keep them on "
+    "a network that you trust, or in a tunnel."
 )
 
 
@@ -61,10 +61,10 @@ def run(command: RunCommand) -> int:
     command.hosting.check()
     completed = complete(command.run)
     out = command.out or Path("runs") / f"{completed.task}-{completed.method}-{_now()}"
-    Folder.check_new(out)  # by all: a process that waits for one that has left waits for long
+    Folder.check_new(out)  # on all ranks: if one left alone, the others would wait for it
     if command.quickest:
         completed = _quickest(completed, command.hosting)
-    hosting = _settled(command.hosting, [completed])
+    hosting = _without_auto(command.hosting, [completed])
 
     def arguments(config: Path) -> list[str]:
         return ["run", f"--config={config}", f"--out={out}"]
@@ -82,18 +82,18 @@ def run(command: RunCommand) -> int:
 
 
 def resume(command: ResumeCommand) -> int:
-    """Goes on with one run, hosted as it was last where nothing else is said."""
+    """Continues one run, hosted as it was last unless the command says otherwise."""
     folder = Folder.open(command.folder)
     wanted = folder.run
-    complete(wanted)  # what cannot be trained is refused before anything starts
+    complete(wanted)  # refuses an impossible run before anything starts
     hosting = as_before(command.folder, command.hosting)
     hosting.check()
     if folder.summary() is not None:
         raise UserError(f"{command.folder} has ended; see `localsgd show {command.folder}`")
-    if hosting.processes == "auto":  # as many as it had, for the same bits
+    if hosting.processes == "auto":  # as many as it had, so that the bits stay the same
         hosting = replace(hosting, processes=processes_of(folder))
     if starts_processes(hosting, [wanted]):
-        with locked(command.folder):  # said once, before any process starts
+        with locked(command.folder):  # one error message, before any process starts
             pass
         arguments, again = ["resume", str(command.folder)], f"localsgd resume {command.folder}"
         status = _start(hosting, wanted, lambda _: arguments, lambda: again)
@@ -104,11 +104,11 @@ def resume(command: ResumeCommand) -> int:
 
 
 def compare(command: CompareCommand) -> int:
-    """Trains several methods and seeds, those that have not ended yet, and shows them together."""
+    """Trains the methods and seeds that have not ended yet, and shows all of them together."""
     command.hosting.check()
     runs = compared(command)
     _check_comparison(command.out, runs)
-    hosting = _settled(command.hosting, list(runs.values()))
+    hosting = _without_auto(command.hosting, list(runs.values()))
     if starts_processes(hosting, list(runs.values())):
 
         def arguments(config: Path) -> list[str]:
@@ -129,10 +129,12 @@ def compare(command: CompareCommand) -> int:
 
 
 def _verdict(paths: Sequence[Path]) -> int:
-    """0, also where it is left to the launcher of this process to look at the runs.
+    """The exit status 0, unless a run has diverged.
+
+    A process started by a launcher always returns 0: its launcher looks at the runs.
 
     Raises:
-        Diverged: names those that have.
+        Diverged: names the runs that have.
     """
     if is_launched():
         return 0
@@ -148,7 +150,7 @@ def _verdict(paths: Sequence[Path]) -> int:
 def complete(wanted: Run) -> Run:
     """The run with everything filled in and checked, before its data is read.
 
-    Paths are absolute, so that it can be gone on with from anywhere.
+    Paths become absolute, so that the run can be continued from any folder.
     """
     init, partition = wanted.init, wanted.partition
     if init is not None:
@@ -163,8 +165,8 @@ def complete(wanted: Run) -> Run:
 def compared(command: CompareCommand) -> dict[str, Run]:
     """The runs of a comparison by the names of their folders.
 
-    Flat methods have all workers of a tree on one level, and synchronise as often as its outermost
-    one.
+    Flat methods put all workers on one level, and synchronise as often as the outermost level of
+    hierarchical ones.
     """
     wanted = command.run
     topology = wanted.parsed_topology()
@@ -186,16 +188,16 @@ def compared(command: CompareCommand) -> dict[str, Run]:
             label = f"{name}-seed{seed}" if command.seeds else name
             runs[label] = complete(checked(changed))
     if not runs:
-        raise UserError("a comparison of no methods shows nothing; give some by --methods")
+        raise UserError("there are no methods to compare; give some by --methods")
     return runs
 
 
 def starts_processes(hosting: Hosting, runs: Sequence[Run]) -> bool:
-    """Whether this process only starts others, which the workers of all `runs` have to fit."""
+    """Whether this process only starts others; checks that the workers of all `runs` fit them."""
     if hosting.processes is None:
         return False
     _check_alone("processes")
-    assert isinstance(hosting.processes, int), "auto is settled"
+    assert isinstance(hosting.processes, int), "auto has been replaced by a number"
     for wanted in runs:
         check_hosting(wanted.parsed_topology(), hosting.processes)
     return hosting.processes != 1
@@ -204,12 +206,13 @@ def starts_processes(hosting: Hosting, runs: Sequence[Run]) -> bool:
 def _check_alone(option: str) -> None:
     if find_world().size > 1:
         raise UserError(
-            f"--{option} is for a command on its own; torchrun and srun start their own processes"
+            f"--{option} can't be used under torchrun or srun, which start the processes "
+            "themselves; leave it out"
         )
 
 
-def _settled(hosting: Hosting, runs: Sequence[Run]) -> Hosting:
-    """`hosting` with a number in place of auto, which it says."""
+def _without_auto(hosting: Hosting, runs: Sequence[Run]) -> Hosting:
+    """`hosting` with the number that `--processes auto` chooses, which is printed."""
     if hosting.processes != "auto":
         return hosting
     _check_alone("processes auto")
@@ -243,16 +246,16 @@ def _start(
         config = Path(folder) / "run.json"
         config.write_bytes(to_json(wanted))
         command = [*arguments(config), *hosting_arguments(hosting)]
-        assert isinstance(hosting.processes, int), "auto is settled"
+        assert isinstance(hosting.processes, int), "auto has been replaced by a number"
         status = launch(command, hosting.processes)
     if status > 128:
-        say_last_words(f"localsgd: interrupted; go on with: {again()}")
+        print_exit_message(f"localsgd: interrupted; go on with: {again()}")
     return status
 
 
 @dataclass
 class Host:
-    """This process, ready to train its share of the workers of one run after another."""
+    """This process, which trains its workers of one run after another."""
 
     world: World
     hosting: Hosting
@@ -289,9 +292,9 @@ class Host:
             if leads:
                 keep(path, self.hosting, self.world)
             if self.loud and resuming:
-                self._say_other_processes(wanted, Folder(path))
+                self._print_changed_processes(wanted, Folder(path))
             if self.loud:
-                self._say_plan(execution)
+                self._print_plan(execution)
             execution.train()
         if self.loud and not title:
             self.console.print(tables.run(execution.folder))
@@ -302,23 +305,23 @@ class Host:
         if not begun or Folder(path).summary() is None:
             self.train(wanted, path, resuming=begun, title=title)
 
-    def _say_other_processes(self, wanted: Run, folder: Folder) -> None:
+    def _print_changed_processes(self, wanted: Run, folder: Folder) -> None:
         before = folder.environment().get("processes", self.world.size)
         if wanted.reduction != "ordered" and before != self.world.size:
             self.console.print(
                 f"Processes: {before} before, {self.world.size} now. Sums are taken in another "
-                "order, so the result will differ in its last bits from an undisturbed run's "
-                "(--reduction ordered keeps them)."
+                "order, so the result will differ in its last bits from that of an uninterrupted "
+                "run (with --reduction ordered it would not)."
             )
 
-    def _say_plan(self, execution: Execution) -> None:
+    def _print_plan(self, execution: Execution) -> None:
         assembly = execution.assembly
         layout = assembly.workers.layout
         self.console.print(preview(assembly.plan, layout=layout, processes=self.world.size))
 
 
 class Watched:
-    """An observer whose steps are heartbeats too.
+    """An observer that also sends a heartbeat at every step.
 
     The first step counts as a pause, since it may compile the model.
     """
@@ -368,14 +371,14 @@ def _now() -> str:
 
 
 def _same_on_all(out: Path, chosen_here: bool) -> Path:
-    """Rank 0's choice of a folder, where each process has chosen by its own clock."""
+    """Rank 0's choice of a folder, if each process has chosen one by its own clock."""
     if not chosen_here or not dist.is_initialized():
         return out
     return Path(os.fsdecode(gather_bytes(os.fsencode(out))[0]))
 
 
 def _check_comparison(out: Path, runs: dict[str, Run]) -> None:
-    """Refuses to mix the runs of another comparison into this one, and a place for none."""
+    """Refuses a folder that can't be written, or that has runs of another comparison."""
     check_place(out)
     for name, wanted in runs.items():
         path = out / name

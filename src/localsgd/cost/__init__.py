@@ -1,11 +1,11 @@
-"""What communication costs, modelled: pure functions of numbers.
+"""Models of the cost of communication: pure functions of numbers.
 
-Nothing here is measured: what crossed the wire is counted by `wire.Ledger`.
+Nothing here is measured; `wire.Ledger` counts the real traffic.
 
 - `counts`: how often levels average. `equation`: the paper's Eq. comm_cost.
 - `allreduce`: ring, tree and recursive halving by alpha and beta. `link`: alpha and beta from
   measured times. `planner`: which H hides a slow network.
-- `speedup`: of runs, from that of phases or the price of a sync.
+- `speedup`: speed-ups of runs, from those of their phases or from the cost of a sync.
 """
 
 from __future__ import annotations

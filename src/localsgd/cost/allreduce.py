@@ -1,4 +1,4 @@
-"""How long an all-reduce takes, by the alpha-beta model. All of it is modelled, nothing measured.
+"""The time of an all-reduce in the alpha-beta model. All of it is modelled, nothing measured.
 
 An exchange of m bytes takes alpha + beta m seconds; a worker sends and receives at the same time,
 one message each at a time, and all workers do so at once. Adding two arrays of m bytes takes gamma
@@ -22,12 +22,12 @@ from localsgd.errors import UserError
 
 @dataclass(frozen=True)
 class Link:
-    """What joins two workers.
+    """A link between two workers.
 
     Args:
-        alpha: seconds that a message takes however short it is.
-        beta: seconds for each byte: 8 / (bits a second).
-        gamma: seconds for each byte that is added up.
+        alpha: latency of a message in seconds.
+        beta: seconds per byte: 8 / (bits per second).
+        gamma: seconds per byte that is added up.
     """
 
     alpha: float
@@ -38,19 +38,21 @@ class Link:
         for name in ("alpha", "beta", "gamma"):
             number = getattr(self, name)
             if not 0 <= number < math.inf:
-                raise UserError(f"{name} = {number:g} seconds; give a number >= 0")
+                raise UserError(f"{name} = {number:g} seconds is out of range; give a number >= 0")
 
     @staticmethod
     def of_rate(bits_per_second: float, alpha: float = 0.0) -> Link:
-        """A link of so many bits a second: 10e9 for 10 Gbit/s."""
+        """A link of this many bits per second: 10e9 for 10 Gbit/s."""
         if not 0 < bits_per_second < math.inf:
-            raise UserError(f"a link of {bits_per_second:g} bits a second; give a number > 0")
+            raise UserError(
+                f"a link can't have {bits_per_second:g} bits per second; give a number > 0"
+            )
         return Link(alpha, 8 / bits_per_second)
 
 
 @dataclass(frozen=True)
 class Effort:
-    """What an all-reduce is made of along its critical path.
+    """The work of an all-reduce along its critical path.
 
     Args:
         messages: one after the other.
@@ -68,7 +70,7 @@ class Effort:
 
 
 def ring(workers: int, size: float) -> Effort:
-    """Chunks of n / K go around twice: 2 (K - 1) messages, 2 n (K - 1) / K bytes.
+    """A ring, around which chunks go twice: 2 (K - 1) messages, 2 n (K - 1) / K bytes.
 
     No algorithm sends fewer bytes; the number of messages grows with K.
     """
@@ -80,7 +82,7 @@ def ring(workers: int, size: float) -> Effort:
 def tree(workers: int, size: float) -> Effort:
     """Binomial trees, to a root and back: 2 ceil(log2 K) messages of n bytes.
 
-    The fewest messages of the three together with recursive halving; all bytes pass every time.
+    It has as few messages as recursive halving, but every message has all bytes.
     """
     _check(workers, size)
     depth = (workers - 1).bit_length()
@@ -90,8 +92,8 @@ def tree(workers: int, size: float) -> Effort:
 def recursive_halving(workers: int, size: float) -> Effort:
     """Reduce-scatter by halving, gather by doubling: 2 log2 K messages, 2 n (K - 1) / K bytes.
 
-    Where K is no power of two, the K - 2^k workers too many first give their array to another and
-    get the result at last: 2 more messages of n bytes.
+    If K is no power of two, the K - 2^k extra workers first send their arrays to others and receive
+    the result at the end: 2 more messages of n bytes.
     """
     _check(workers, size)
     depth = workers.bit_length() - 1
@@ -104,9 +106,9 @@ def recursive_halving(workers: int, size: float) -> Effort:
 
 
 def gather(workers: int, size: float) -> Effort:
-    """Every worker's n bytes to all others: K - 1 messages, (K - 1) n bytes.
+    """A gather of every worker's n bytes: K - 1 messages, (K - 1) n bytes.
 
-    No all-reduce, but what compressed arrays need, which can't be added up on the way.
+    Compressed arrays need it, since they can't be added up on the way.
     """
     _check(workers, size)
     return Effort(workers - 1, (workers - 1) * size, 0)
@@ -121,6 +123,6 @@ ALGORITHMS: dict[str, Callable[[int, float], Effort]] = {
 
 def _check(workers: int, size: float) -> None:
     if workers < 1:
-        raise UserError(f"an all-reduce of {workers} workers; give 1 or more")
+        raise UserError(f"an all-reduce can't have {workers} workers; give 1 or more")
     if not 0 <= size < math.inf:
-        raise UserError(f"an all-reduce of {size:g} bytes; give a number >= 0")
+        raise UserError(f"an all-reduce can't have {size:g} bytes; give a number >= 0")

@@ -1,4 +1,4 @@
-"""How often the levels average in a run of known length.
+"""The number of syncs in a run of known length.
 
 K: workers · B: rows of a worker's batch · H: local steps · H^b: block steps · N: samples of a run
 """
@@ -15,8 +15,8 @@ class Syncs:
     """Syncs of a run with two levels.
 
     Args:
-        inside: of the blocks alone; one that a sync of all takes over is not among them.
-        across: of all workers.
+        inside: syncs of the blocks alone, without those that are part of a sync of all.
+        across: syncs of all workers.
     """
 
     inside: int
@@ -42,7 +42,7 @@ def syncs(samples: int, workers: int, batch: int, local_steps: int, block_steps:
     given = {"N": samples, "K": workers, "B": batch, "H": local_steps, "H^b": block_steps}
     for name, number in given.items():
         if number < 1:
-            raise UserError(f"{name} = {number}; give a whole number >= 1")
+            raise UserError(f"{name} = {number} is out of range; give a whole number >= 1")
     rounds = _ceil(samples, workers * batch * local_steps)
     across = _ceil(samples, workers * batch * local_steps * block_steps)
     return Syncs(rounds - across, across)

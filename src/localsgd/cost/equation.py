@@ -14,13 +14,13 @@ from localsgd.errors import UserError
 
 @dataclass(frozen=True)
 class Cluster:
-    """Servers of equal size, and what one of the log2 exchanges of an all-reduce costs.
+    """Servers of equal size, and the cost of one of the log2 exchanges of an all-reduce.
 
     Args:
         workers: K.
         servers: K', which divides K.
         inside: C1, between workers of a server.
-        across: C2, between servers. In the unit of C1: seconds, or whatever is counted.
+        across: C2, between servers, in the unit of C1, such as seconds.
     """
 
     workers: int
@@ -36,7 +36,7 @@ class Cluster:
             )
         for name, number in (("C1", self.inside), ("C2", self.across)):
             if not 0 <= number < math.inf:
-                raise UserError(f"{name} = {number:g}; give a number >= 0")
+                raise UserError(f"{name} = {number:g} is out of range; give a number >= 0")
 
 
 def printed(cluster: Cluster, count: Syncs) -> float:
@@ -50,7 +50,7 @@ def printed(cluster: Cluster, count: Syncs) -> float:
 
 
 def seconds(cluster: Cluster, count: Syncs) -> float:
-    """The same without K': servers synchronise inside at the same time, not one after the other."""
+    """The same without K', as a time: all servers synchronise inside at the same time."""
     return count.inside * cluster.inside * _exchanges_inside(cluster) + _across(cluster, count)
 
 

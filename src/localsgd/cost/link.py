@@ -1,9 +1,8 @@
-"""alpha and beta of a level's link, from all-reduces of a few sizes on the cluster at hand.
+"""Fits alpha and beta of a level's link to measured all-reduces of a few sizes.
 
     seconds(n) = alpha messages + beta bytes(n)
 
-with a ring's messages and bytes, which is what gloo and NCCL do with large arrays. Here is what is
-measured; what follows from it, in `plan`, is modelled.
+with a ring's messages and bytes, as gloo and NCCL have for large arrays.
 
 Shapes: g groups · m members of each hosted here · n scalars.
 """
@@ -22,13 +21,13 @@ def fitted(
     seconds: Sequence[float],
     algorithm: Callable[[int, float], Effort] = ring,
 ) -> Link:
-    """The link whose times are nearest to those measured, in shares of them; none is negative.
+    """The link with the smallest relative errors to the measured times; alpha and beta are >= 0.
 
     Args:
         members: M of the all-reduces.
-        sizes: bytes that each member held.
-        seconds: that they took.
-        algorithm: that they are taken for.
+        sizes: bytes of each all-reduce.
+        seconds: time of each all-reduce.
+        algorithm: the algorithm that is assumed.
     """
     if members < 2:
         return Link(0.0, 0.0)
@@ -38,7 +37,7 @@ def fitted(
             "for each of at least 2 sizes"
         )
     if min(seconds) <= 0:
-        raise UserError(f"an all-reduce of {min(seconds):g} seconds; times must be above 0")
+        raise UserError(f"an all-reduce can't take {min(seconds):g} seconds; give times above 0")
     efforts = [algorithm(members, size) for size in sizes]
     # Each equation is divided by its time, so that short messages count as much as long ones.
     a = [effort.messages / took for effort, took in zip(efforts, seconds, strict=True)]

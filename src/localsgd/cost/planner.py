@@ -1,16 +1,15 @@
-"""Which H hides a slow network: time per step against H, modelled from a step's compute and the
-links.
+"""Finds the H that hides a slow network, from a model of the time per step.
 
-    seconds a step  =  c  +  sum_l (A_l + W_l) / (H_1 ... H_l)
+    seconds per step  =  c  +  sum_l (A_l + W_l) / (H_1 ... H_l)
 
-c is the compute of a local step, A_l a sync of level l, and W_l what its members wait for the
-slowest of them after H_1 ... H_l steps. The levels within average at a sync of level l too, as
-here they do. For step times that are independent, with mean c and standard deviation s c, the sum
+c is the compute time of a local step, A_l the time of a sync of level l, and W_l the time that its
+members wait for the slowest of them after H_1 ... H_l steps. A sync of level l includes syncs of
+all levels inside. If step times are independent, with mean c and standard deviation s c, the sum
 over h steps is close to normal, and the slowest of M is late by
 
     W = s c sqrt(h) E_M,     E_M = expected largest of M standard normals (Blom 1958's quantile).
 
-All of it is a model on paper: M may be 100,000. What is measured goes in as numbers.
+All of it is modelled, so M may be 100,000. Measurements are given as numbers.
 
 Shapes: M members of a level · n scalars of a model.
 """
@@ -27,7 +26,7 @@ from localsgd.errors import UserError, unknown_name
 from localsgd.reduce.compressed import gathers
 
 BITS = {"dense": 32.0, "int8": 8.0 + 32 / 1024, "sign": 1.0}
-"""A scalar's on the wire, scales included where there is one for so many."""
+"""Bits per scalar that are sent, scales included."""
 
 BUDGET = 0.05
 MOST_STEPS = 1 << 20
@@ -35,7 +34,7 @@ MOST_STEPS = 1 << 20
 
 @dataclass(frozen=True)
 class Stage:
-    """One level: so many members behind one kind of link.
+    """One level: its members and the kind of link between them.
 
     Args:
         members: M.
@@ -54,10 +53,10 @@ class Stage:
             raise unknown_name("all-reduce", self.algorithm, ALGORITHMS)
 
     def sync_seconds(self, scalars: int, way: str) -> float:
-        """A: of n scalars, `dense`, `int8` or `sign`.
+        """The time A of a sync of n scalars, sent `dense`, as `int8` or as `sign`.
 
-        Compressed models are gathered where that is what `CompressedMean` does; its two phases take
-        a ring's messages and bytes.
+        Compressed models are gathered if `CompressedMean` would gather them; its two phases have a
+        ring's messages and bytes.
         """
         if way not in BITS:
             raise unknown_name("way to send a model", way, BITS)
@@ -73,12 +72,12 @@ class Plan:
     """A cluster and a model.
 
     Args:
-        step_seconds: c, compute of a local step.
+        step_seconds: c, the compute time of a local step.
         scalars: n.
         stages: levels, innermost first.
-        spread: s, standard deviation of a step's compute as a share of c; 0 without stragglers.
-        coding_seconds: encoding and decoding of a compressed model, at each sync of the
-            outermost level.
+        spread: s, the standard deviation of a step's compute time as a fraction of c.
+        coding_seconds: time to encode and decode a compressed model, at each sync of the outermost
+            level.
     """
 
     step_seconds: float
@@ -89,25 +88,26 @@ class Plan:
 
     def __post_init__(self) -> None:
         if not 0 < self.step_seconds < math.inf:
-            raise UserError(f"a step of {self.step_seconds:g} seconds; give a number > 0")
+            raise UserError(f"a step can't take {self.step_seconds:g} seconds; give a number > 0")
         if self.scalars < 1:
-            raise UserError(f"a model of {self.scalars} scalars; give 1 or more")
+            raise UserError(f"a model can't have {self.scalars} scalars; give 1 or more")
         if not self.stages:
             raise UserError("a plan needs a level that averages; give one")
         for name in ("spread", "coding_seconds"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise UserError(f"{name} = {getattr(self, name):g}; give a number >= 0")
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise UserError(f"{name} = {value:g} is out of range; give a number >= 0")
 
     @property
     def workers(self) -> int:
         return math.prod(stage.members for stage in self.stages)
 
     def waited_seconds(self, local_steps: Sequence[int], way: str = "dense") -> float:
-        """For a step, beyond its compute.
+        """Seconds of waiting per step.
 
         Args:
             local_steps: H of each level, innermost first.
-            way: how models travel at the outermost level; those within it are dense.
+            way: how models are sent at the outermost level; inside it they are dense.
         """
         if len(local_steps) != len(self.stages) or min(local_steps) < 1:
             raise UserError(
@@ -125,11 +125,11 @@ class Plan:
         return waited
 
     def seconds(self, local_steps: Sequence[int], way: str = "dense") -> float:
-        """A step's, waiting included."""
+        """Seconds per step, waiting included."""
         return self.step_seconds + self.waited_seconds(local_steps, way)
 
     def waiting_fraction(self, local_steps: Sequence[int], way: str = "dense") -> float:
-        """Of a step's time."""
+        """The fraction of a step's time that is spent waiting."""
         return self.waited_seconds(local_steps, way) / self.seconds(local_steps, way)
 
     def smallest(
@@ -138,15 +138,15 @@ class Plan:
         """The smallest H of the outermost level at which waiting stays under `budget`.
 
         Args:
-            budget: of a step's time, between 0 and 1.
-            way: how models travel there.
-            inner: H of the levels within, innermost first.
+            budget: a fraction of a step's time, between 0 and 1.
+            way: how models are sent there.
+            inner: H of the levels inside, innermost first.
 
         Returns:
-            `None` where no H does it, as the levels within wait too long.
+            `None` if no H is large enough, since the levels inside wait too long.
         """
         if not 0 < budget < 1:
-            raise UserError(f"a share of {budget:g} of the time; give one between 0 and 1")
+            raise UserError(f"budget = {budget:g} is no fraction of the time; give one in (0, 1)")
 
         def holds(steps: int) -> bool:
             return self.waiting_fraction([*inner, steps], way) < budget
@@ -167,7 +167,7 @@ class Plan:
 
 
 def largest_of(count: int) -> float:
-    """Expected largest of so many standard normals, by Blom's quantile; 0 for one.
+    """The expected largest of `count` standard normals, by Blom's quantile; 0 for one.
 
     Within 0.03 of the exact value for every count (3: 0.846 exactly).
 

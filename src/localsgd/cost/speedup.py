@@ -1,4 +1,4 @@
-"""Speed-up of a run from that of its phases, and from the price of a sync."""
+"""Speed-up of a run, from the speed-ups of its phases or from the price of a sync."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from localsgd.errors import UserError
 
 
 def of_run(phases: Sequence[tuple[float, float]]) -> float:
-    """Speed-up of a run whose phases have speed-ups of their own: 1 / sum_i share_i / S_i.
+    """Speed-up of a run whose phases have different speed-ups: 1 / sum_i share_i / S_i.
 
     Post-local SGD that turns local half-way: `of_run([(0.5, S(1)), (0.5, S(H))])`.
 
@@ -20,9 +20,9 @@ def of_run(phases: Sequence[tuple[float, float]]) -> float:
     """
     total = sum(share for share, _ in phases)
     if abs(total - 1) > 1e-9:
-        raise UserError(f"the shares of the phases make {total:g}; they must make 1")
+        raise UserError(f"the shares of the phases sum to {total:g}; they must sum to 1")
     if min(speedup for _, speedup in phases) <= 0:
-        raise UserError("a speed-up of 0 or less can't be; give numbers > 0")
+        raise UserError("a speed-up can't be 0 or less; give numbers > 0")
     return 1 / sum(share / speedup for share, speedup in phases)
 
 
@@ -58,7 +58,7 @@ class Clock:
         return self.compute + self.syncing / local_steps
 
     def errors(self, measured: dict[int, float]) -> dict[int, float]:
-        """By H, how far T(H) is above what was measured, as a share of it."""
+        """The relative error of T(H) to the measured time, by H."""
         return {h: self.time(h) / time - 1 for h, time in measured.items()}
 
     @staticmethod

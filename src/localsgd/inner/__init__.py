@@ -1,4 +1,4 @@
-"""Inner optimizers that torch lacks, and what may happen to a gradient before they see it."""
+"""Inner optimizers that PyTorch lacks, and transforms of gradients."""
 
 from localsgd.inner.lars import LARS
 from localsgd.inner.sign_descent import SignDescent

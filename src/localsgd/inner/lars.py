@@ -1,4 +1,4 @@
-"""LARS and LARC: a learning rate of its own for each tensor."""
+"""LARS and LARC: SGD with a separate learning rate for each tensor."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from localsgd.inner.validation import check_momentum, check_not_negative, evalua
 
 
 class LARS(Optimizer):
-    """SGD with momentum whose step of each tensor is in proportion to the tensor's norm.
+    """SGD with momentum whose step of each tensor is proportional to the tensor's norm.
 
         r <- η ||w|| / (||g|| + λ ||w||),   v <- m v + γ r (g + λ w),   w <- w - v
 
-    (You, Gitman, Ginsburg 2017, Algorithm 1.) The trust ratio is taken before momentum, and γ goes
-    into it. Tensors with one dimension (biases, batch norm), and those whose w or g is zero, take
-    r = 1 and, where they have one dimension, no weight decay.
+    (You, Gitman, Ginsburg 2017, Algorithm 1.) The trust ratio and γ are applied before momentum.
+    Tensors with one dimension (biases, batch norm) have r = 1 and no weight decay; those whose w or
+    g is zero have r = 1.
 
     `clip=True` is LARC: r <- min(r/γ, 1), so that γ r is never more than γ.
 
     Args:
-        params: as of any optimizer.
+        params: as for any optimizer.
         lr: γ.
         momentum: m.
         weight_decay: λ.
         trust: η.
-        clip: LARC in place of LARS.
+        clip: LARC instead of LARS.
         adapt_vectors: treat tensors with one dimension like the others.
     """
 

@@ -12,19 +12,19 @@ from localsgd.inner.validation import check_momentum, check_not_negative, evalua
 
 
 class SignDescent(Optimizer):
-    """Steps of equal length in every scalar.
+    """An optimizer whose steps have the same length in every scalar.
 
         d <- g + λ w,   v <- m v + d,   w <- w - γ sign(v),  or sign(d + m v) with Nesterov
 
-    (Lin et al. 2020, Algorithm 3; Bernstein et al. 2018 with m = 0.) sign(0) = 0, so that what has
-    no gradient does not move.
+    (Lin et al. 2020, Algorithm 3; Bernstein et al. 2018 with m = 0.) sign(0) = 0, so that scalars
+    without a gradient do not move.
 
     Args:
-        params: as of any optimizer.
+        params: as for any optimizer.
         lr: γ, the length of a step in each scalar.
         momentum: m.
         weight_decay: λ.
-        nesterov: look ahead by the momentum.
+        nesterov: use Nesterov momentum.
     """
 
     def __init__(

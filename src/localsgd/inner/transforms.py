@@ -1,4 +1,4 @@
-"""What may happen to a worker's gradient before anybody averages or steps it.
+"""Transforms of a worker's gradient, applied before it is averaged or used in a step.
 
 Shapes: n scalars of a row.
 """
@@ -21,7 +21,7 @@ Transform: TypeAlias = Callable[[Tensor, int, int], None]
 
 @dataclass(frozen=True)
 class Clip:
-    """g <- g · min(1, c / ||g||): a worker's whole gradient, to a norm of at most c.
+    """Clips a worker's whole gradient to a norm of at most c: g <- g · min(1, c / ||g||).
 
     Args:
         norm: c.
@@ -31,7 +31,7 @@ class Clip:
 
     def __post_init__(self) -> None:
         if not self.norm > 0:
-            raise UserError(f"a gradient cannot be clipped to a norm of {self.norm}; give one > 0")
+            raise UserError(f"a gradient can't be clipped to a norm of {self.norm}; give one > 0")
 
     def __call__(self, gradient: Tensor, worker: int, step: int) -> None:
         # As torch.nn.utils.clip_grad_norm_: the same 1e-6, no branch that would wait for a GPU.
@@ -42,8 +42,8 @@ class Clip:
 class GradientNoise:
     """g <- g + N(0, σ_t²),   σ_t² = η / (1 + t)^γ (Neelakantan et al. 2015; Lin et al. 2020, B.7).
 
-    All workers draw the same noise at a step, so that it is noise of their averaged gradient,
-    whatever H is. It follows from seed and step.
+    All workers draw the same noise at a step, so that it is noise of their averaged gradient for
+    every H. It depends on seed and step.
 
     Args:
         eta: η, the variance at the first step.
@@ -58,7 +58,7 @@ class GradientNoise:
     def __post_init__(self) -> None:
         if not self.eta > 0 or not self.gamma >= 0:
             raise UserError(
-                f"noise with eta = {self.eta} and gamma = {self.gamma} cannot be; "
+                f"noise with eta = {self.eta} and gamma = {self.gamma} is not defined; "
                 "give eta > 0 and gamma >= 0"
             )
 

@@ -1,4 +1,4 @@
-"""What the optimizers here share."""
+"""Checks that several optimizers share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def evaluated(closure: Callable[[], Any] | None) -> Any:
 
 
 def check_momentum(momentum: float, what: str = "a momentum") -> None:
-    """Refuses what never fades."""
+    """Raises unless the momentum is in [0, 1)."""
     if not 0 <= momentum < 1:
         raise UserError(f"{what} of {momentum} grows without bound; give one in [0, 1)")
 
@@ -27,4 +27,4 @@ def check_momentum(momentum: float, what: str = "a momentum") -> None:
 def check_not_negative(**values: float) -> None:
     for name, value in values.items():
         if not value >= 0:
-            raise UserError(f"{name} = {value!r} cannot be; give a number >= 0")
+            raise UserError(f"{name} = {value!r} is out of range; give a number >= 0")

@@ -1,4 +1,4 @@
-"""Progress of long evaluations: a callable told (what, done, total)."""
+"""Progress of long evaluations: a function that is called with (what, done, total)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 
 def silent(what: str, done: int, total: int) -> None:
-    """Say nothing (the default)."""
+    """Prints nothing (the default)."""
 
 
 def labelled(progress: Progress, label: str) -> Progress:
-    """The same progress, which says of what it is."""
+    """The same progress, with a label in front."""
     return lambda what, done, total: progress(f"{label}: {what}", done, total)
 
 
 def on_stderr(every_seconds: float = 5.0, stream: TextIO | None = None) -> Progress:
-    """A progress that prints a line at most every so many seconds, and at the end of each part."""
+    """A progress that prints a line at limited intervals, and at the end of each part."""
     last = -float("inf")
 
     def tell(what: str, done: int, total: int) -> None:

@@ -19,7 +19,7 @@ Data: TypeAlias = Pairs | Callable[[], Pairs]
 
 
 class Batch(NamedTuple):
-    """One batch: `index` is its place in the whole data set, `samples` its weight."""
+    """One batch: `index` is its position in the whole data set, `samples` its weight."""
 
     index: int
     x: Any
@@ -39,7 +39,7 @@ def count_samples(x: Any, y: Any) -> int:
 
 
 def as_pairs(data: Data) -> Pairs:
-    """The pairs of `data`, called first where it is a callable that isn't iterable itself."""
+    """The pairs of `data`, called first if it is a callable that isn't iterable itself."""
     if callable(data) and not isinstance(data, Iterable):
         return data()
     if isinstance(data, Iterator):
@@ -104,7 +104,7 @@ def call_arguments(x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def in_batches(x: Tensor, y: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
-    """Two tensors of [samples, ...] as a list of batches of `size`, the last one maybe shorter."""
+    """Two tensors of [samples, ...] as a list of batches of `size`; the last may be shorter."""
     if size < 1 or x.shape[0] != y.shape[0]:
         raise UserError(
             f"cannot cut {x.shape[0]} inputs and {y.shape[0]} targets into batches of {size}; "

@@ -1,4 +1,4 @@
-"""How far workers drift apart between syncs, and how their updates point.
+"""The drift of workers between syncs, and the directions of their updates.
 
 Letters: w workers, n scalars of a model.
 """
@@ -76,7 +76,7 @@ class DriftHistory:
 
 
 def cosine_of(a: Tensor, b: Tensor) -> float | None:
-    """The cosine of two vectors, None where one is 0."""
+    """The cosine of two vectors, None if one is 0."""
     lengths = float(a.norm()) * float(b.norm())
     return float(a @ b) / lengths if lengths > 0 else None
 

@@ -39,7 +39,7 @@ class Every:
         self._next = start
 
     def __call__(self, epoch: float, model: nn.Module, /, **extra: Any) -> Records:
-        """The new records, each with its epoch and `extra`; none when it isn't time yet."""
+        """The new records, each with its epoch and `extra`; none if it isn't time yet."""
         if epoch < self._next - 1e-9:
             return []
         while self._next <= epoch + 1e-9:

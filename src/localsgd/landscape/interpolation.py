@@ -24,13 +24,13 @@ from localsgd.landscape.surface import columns
 
 @dataclass(frozen=True)
 class Barrier:
-    """How far the line rises over the straight line between its ends' values, and where."""
+    """The largest rise of the loss over the line between its ends' values, and its position."""
 
     height: float
     position: float
 
     def connected(self, threshold: float) -> bool:
-        """Linearly connected up to `threshold`, in the unit of the height."""
+        """Whether the models are linearly connected up to `threshold`, in the height's unit."""
         return self.height <= threshold
 
 

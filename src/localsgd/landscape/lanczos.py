@@ -92,7 +92,7 @@ class _Ritz:
 
 
 class _Basis:
-    """Orthonormal rows [m, n], the projected matrix [m, m], and the block that comes next."""
+    """Orthonormal rows [m, n], the projected matrix [m, m], and the next block."""
 
     def __init__(self, rows: Tensor, block: Tensor, generator: torch.Generator):
         self.rows, self.next, self.generator = rows, block, generator
@@ -109,7 +109,7 @@ class _Basis:
         return cls(rows, torch.linalg.qr(first.T)[0].T.contiguous(), generator)
 
     def extend(self, operator: Operator, top: int, bottom: int) -> _Ritz:
-        """Multiply the next block, project, and give the wanted Ritz pairs."""
+        """Multiplies the next block, projects, and returns the wanted Ritz pairs."""
         p, old = self.next.shape[0], self.m
         self.rows[old : old + p] = self.next
         self.m = m = old + p
@@ -154,7 +154,7 @@ class _Basis:
         return r.double().cpu()
 
     def restart_if_full(self) -> None:
-        """Keep the best Ritz vectors from both ends when the next block would not fit."""
+        """Keeps only the best Ritz vectors from both ends if the next block would not fit."""
         if self._ritz is None or self.m + self.next.shape[0] <= self.rows.shape[0]:
             return
         values, vectors, wanted = self._ritz
@@ -172,13 +172,13 @@ class _Basis:
 
 
 def _ends(m: int, top: int, bottom: int) -> list[int]:
-    """Places of the largest `top`, then the smallest `bottom`, of m rising values, falling."""
+    """Indices of the largest `top` and smallest `bottom` of m ascending values, descending."""
     upper = list(range(m - 1, max(m - 1 - top, -1), -1))
     lower = [i for i in range(min(bottom, m)) if i not in upper]
     return upper + lower[::-1]
 
 
 def _with_nearest(values: Tensor, wanted: list[int], count: int) -> list[int]:
-    """The wanted places and `count` more, those farthest out, which the wanted ones lean on."""
+    """The wanted indices and the `count` next most extreme ones, which speed up convergence."""
     outward = (values - values.median()).abs().argsort(descending=True).tolist()
     return sorted(wanted + [i for i in outward if i not in wanted][:count])

@@ -68,7 +68,7 @@ class GradientNoise:
 
 @dataclass(frozen=True)
 class Step:
-    """Noise traces of one step; `ratio` is None where the averaged batch is the whole data set."""
+    """Noise traces of one step; `ratio` is None if the averaged batch is the whole data set."""
 
     worker: float
     averaged: float

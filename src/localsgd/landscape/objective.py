@@ -27,7 +27,7 @@ Loss: TypeAlias = Callable[[Any, Any], Tensor]
 
 @dataclass(frozen=True)
 class Score:
-    """Mean loss over the samples; accuracy in [0, 1], or None where targets aren't classes."""
+    """Mean loss over the samples; accuracy in [0, 1], or None if targets aren't classes."""
 
     loss: float
     accuracy: float | None
@@ -106,7 +106,7 @@ class Objective:
 
     @contextmanager
     def running(self) -> Generator[None]:
-        """Eval mode, and torch's complaints about the model as one line."""
+        """A context with the model in eval mode, and torch's errors about it in one line."""
         with evaluation_mode(self.model), one_line_errors(self.model):
             yield
 
@@ -145,11 +145,11 @@ class Objective:
 
 
 class NotFiniteLoss(UserError):
-    """A model that has diverged, of which there are no derivatives."""
+    """The loss is not finite, so it has no derivatives: the model has diverged."""
 
 
 def mean_of(total: Tensor, tail: int = 2) -> Tensor:
-    """Sums [..., then samples and loss last] divided by the samples; refuses what isn't finite."""
+    """Divides sums [..., samples, loss] by the samples; raises if the loss isn't finite."""
     samples, loss = float(total[-tail]), float(total[-tail + 1])
     if not samples:
         raise UserError("the data are empty; give at least one batch")
@@ -162,15 +162,18 @@ def mean_of(total: Tensor, tail: int = 2) -> Tensor:
 
 
 def scalar(value: Tensor) -> Tensor:
-    """The loss of a batch, refused where it isn't one number."""
+    """The loss of a batch; raises if it isn't one number."""
     if not isinstance(value, Tensor) or value.numel() != 1:
-        told = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else value
-        raise UserError(f"the loss of a batch is {told}; give a loss that is one mean value")
+        given = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else value
+        raise UserError(f"the loss of a batch is {given}; give a loss that is one mean value")
     return value.reshape(())
 
 
 def count_right(output: Any, y: Any) -> tuple[int, int]:
-    """(right, all) for class targets [b, ...] and scores [b, classes, ...]; else (0, 0)."""
+    """Correct and all predictions for class targets [b, ...] and scores [b, classes, ...].
+
+    (0, 0) for other targets.
+    """
     fits = isinstance(output, Tensor) and isinstance(y, Tensor) and output.ndim == y.ndim + 1
     if not fits or y.is_floating_point() or y.shape != (output.shape[:1] + output.shape[2:]):
         return 0, 0
@@ -192,7 +195,7 @@ HINTS = {
 
 @contextmanager
 def one_line_errors(model: nn.Module) -> Generator[None]:
-    """Turn torch's complaints about a model's graph into one line."""
+    """Turns torch's errors about a model's graph into one line."""
     try:
         yield
     except RuntimeError as error:

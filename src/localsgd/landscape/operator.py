@@ -1,4 +1,4 @@
-"""Symmetric linear operators: the seam between curvature and the algorithms on it.
+"""Symmetric linear operators: the interface between curvature and the algorithms on it.
 
 Letters: n dimension, k vectors at once.
 """
@@ -70,13 +70,13 @@ def dense(operator: Operator, at_once: int = 64) -> Tensor:
 
 
 def gaussian(operator: Operator, count: int, generator: torch.Generator) -> Tensor:
-    """[count, n] standard normal values, the same on every device and process."""
+    """Standard normal values [count, n], the same on every device and process."""
     values = torch.randn(count, operator.n, generator=generator, dtype=torch.float64)
     return values.to(operator.like)
 
 
 def rademacher(operator: Operator, count: int, generator: torch.Generator) -> Tensor:
-    """[count, n] of -1 and +1, the same on every device and process."""
+    """Random signs -1 and +1, [count, n], the same on every device and process."""
     bits = torch.randint(0, 2, (count, operator.n), generator=generator, dtype=torch.int8)
     return (2 * bits - 1).to(operator.like)
 

@@ -40,7 +40,7 @@ class Layout:
         return tuple(p.view(shape) for p, shape in zip(parts, self.shapes, strict=True))
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
-        """The same views by name."""
+        """Views of a vector [n] by the parameters' names."""
         return dict(zip(self.names, self.split(vector), strict=True))
 
     def flat(self, parts: Sequence[Tensor] | Mapping[str, Tensor]) -> Tensor:
@@ -95,7 +95,7 @@ def _refuse_mixed(every: Mapping[str, nn.Parameter], chosen: Sequence[str]) -> N
 
 
 def same_architecture(first: nn.Module, second: nn.Module) -> None:
-    """Refuse two models whose parameters or buffers differ in names or shapes, naming the first."""
+    """Raises if parameters or buffers of two models differ in names or shapes."""
     one, two = _shapes(first), _shapes(second)
     for name in [*one, *two]:
         a, b = one.get(name), two.get(name)

@@ -42,7 +42,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Plane:
-    """Scores over the plane, and where the three models lie on it, in weight-space distance."""
+    """Scores over the plane, and the three models' positions on it, in weight-space distance."""
 
     surface: Surface
     points: tuple[tuple[float, float], ...]

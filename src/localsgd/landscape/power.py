@@ -1,7 +1,7 @@
 """Eigenvalues of the largest magnitude by power iteration with deflation, as in the paper.
 
 The paper stops at a relative change of 1e-4 of the Rayleigh quotient (its appendix on the Hessian's
-spectrum). That test alone can stop too early where two eigenvalues are close, so the residual is
+spectrum). That test alone can stop too early if two eigenvalues are close, so the residual is
 reported with each value, and can be asked for.
 """
 

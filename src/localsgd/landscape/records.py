@@ -1,4 +1,4 @@
-"""Numbers as JSON lines: one record a line, files that appear whole or not at all."""
+"""Records as JSON lines; a file is written completely or not at all."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def _moments(
         for prefix, module in norms
     }
 
-    def watch(prefix: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+    def hook(prefix: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
         def add(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             z = inputs[0].detach().transpose(0, 1).flatten(1).double()
             count = torch.full_like(z[:, 0], z.shape[1])
@@ -150,7 +150,7 @@ def _moments(
 
         return add
 
-    handles = [module.register_forward_pre_hook(watch(prefix)) for prefix, module in norms]
+    handles = [module.register_forward_pre_hook(hook(prefix)) for prefix, module in norms]
     try:
         with torch.no_grad(), evaluation_mode(model):
             for _, module in norms:

@@ -1,4 +1,4 @@
-"""Local SGD for a training loop of one's own: a `torch.optim.Optimizer` around any other."""
+"""Local SGD for a user's own training loop: a `torch.optim.Optimizer` around any other."""
 
 from localsgd.optimizer.export import compact
 from localsgd.optimizer.local_sgd import LocalSGD

@@ -1,4 +1,4 @@
-"""What `torch.amp.GradScaler` leaves to an optimizer that declares `_step_supports_amp_scaling`.
+"""Gradient scaling for an optimizer that declares `_step_supports_amp_scaling`.
 
 Such an optimizer is called at every step, skipped ones too, so that syncs happen on all ranks
 whatever one of them found. The scaler sets `grad_scale` (`None` once gradients are unscaled) and
@@ -19,7 +19,7 @@ _YES = torch.tensor(True)
 
 
 def gradients_of(parameters: Iterable[Tensor]) -> Iterator[Tensor]:
-    """The values of all gradients that there are."""
+    """The values of all gradients that exist."""
     for parameter in parameters:
         if parameter.grad is not None:
             yield parameter.grad._values() if parameter.grad.is_sparse else parameter.grad
@@ -41,7 +41,7 @@ def unscale(optimizer: Optimizer, scale: Tensor) -> None:
 
 
 def finite(gradients: Iterable[Tensor]) -> Tensor:
-    """Whether all scalars are, as a scalar where the first gradient lies: nothing is waited for."""
+    """Whether all scalars are finite: a scalar tensor on the first gradient's device, unawaited."""
     found = [gradient.isfinite().all() for gradient in gradients]
     return torch.stack([one.to(found[0].device) for one in found]).all() if found else _YES
 

@@ -1,4 +1,4 @@
-"""The average of all workers' models, put in place and taken out again."""
+"""Puts the average of all workers' models in place, and takes it out again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from localsgd.wire import Collective
 
 
 def average_buffers(model: nn.Module, world: Collective) -> None:
-    """The buffers of all workers become those of the averaged model."""
+    """Sets the buffers of all workers to those of the averaged model."""
     if world.members > 1:
         put_buffers(model, mean_buffers([model], world))
         renew(model)
@@ -31,31 +31,31 @@ def averaged(
     rows_differ: bool,
     says: Callable[[], None] = lambda: None,
 ) -> Generator[bool]:
-    """Inside, the model holds the mean of all workers' rows and buffers; afterwards its own bits.
+    """A context in which the model holds the mean of all workers; its own bits come back after it.
 
-    Gives whether the mean is without some workers, whose rows were not finite.
+    Yields whether some workers were left out of the mean because their rows were not finite.
 
     Args:
-        rows_differ: whether workers may hold different rows; where not, they stay as they are.
+        rows_differ: whether workers may hold different rows; otherwise rows stay as they are.
         says: called before this worker is left out.
     """
     changing = rows if rows_differ else ()
-    own_rows = [row.values.clone() for row in changing]
-    own_buffers = KeptBuffers(model)
+    saved_rows = [row.values.clone() for row in changing]
+    saved_buffers = KeptBuffers(model)
     try:
         left_out = [_average(row, world, says) for row in changing]
         average_buffers(model, world)
         yield any(left_out)
     finally:
-        for row, own in zip(changing, own_rows, strict=True):
-            row.values.copy_(own)
-        own_buffers.restore()
+        for row, saved in zip(changing, saved_rows, strict=True):
+            row.values.copy_(saved)
+        saved_buffers.restore()
         renew_attributes(model)
 
 
 @torch.no_grad()
 def _average(row: Row, world: Collective, says: Callable[[], None]) -> bool:
-    """Whether some were left out; on a GPU nobody asks."""
+    """Averages a row; returns whether workers were left out, or `False` on a GPU."""
     spare = row.layout.spare
     values = row.values[None, None]
     if spare is None or world.members == 1:

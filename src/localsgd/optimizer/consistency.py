@@ -1,7 +1,7 @@
-"""What must be the same on all processes, compared once: a mistake found here costs a second.
+"""Compares once what must be equal on all processes.
 
-Found later it costs a run: ranks that average other tensors, start elsewhere, or see equal batches
-train on without a word.
+Ranks that average different tensors, start from different weights, or see equal batches would train
+on without an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from localsgd.wire.presence import named
 
 
 def described(value: object) -> str:
-    """`repr` without addresses, so that equal values read the same in all processes."""
+    """`repr` without addresses, so that equal values give equal texts in all processes."""
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
 
 
@@ -34,12 +34,12 @@ def digest_of_text(text: str) -> bytes:
 def check_equal(
     digests: Mapping[str, bytes], world: Collective, device: torch.device, remedy: str
 ) -> None:
-    """Raises on all processes where some differ, naming them and what differs.
+    """Raises on all processes if some differ, with their ranks and what differs.
 
     Args:
-        digests: by what they are of, in the words of the message.
-        world: joins all workers, one here.
-        remedy: what would help.
+        digests: by the name that the message uses for what they are of.
+        world: joins all workers, one of them here.
+        remedy: the end of the message, which says what to do.
     """
     mine = torch.frombuffer(bytearray(b"".join(digests.values())), dtype=torch.uint8)
     gathered = world.gather(mine.to(device)[None, None]).wait()[0].cpu()  # [K, bytes]
@@ -47,50 +47,50 @@ def check_equal(
 
 
 def refuse_differences(gathered: Tensor, names: Sequence[str], remedy: str) -> None:
-    """Raises where digests `gathered [K, bytes]` differ: one for each of the named things."""
+    """Raises if digests `gathered [K, bytes]` differ; they are concatenated in order of `names`."""
     for index, what in enumerate(names):
         column = gathered[:, index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]
         found = [bytes(row.tolist()) for row in column]
-        check_told(found, what, remedy)
+        check_same_values(found, what, remedy)
 
 
 def checksum(values: Tensor) -> str:
-    """Of the bits of `values [n]`: read once, where they lie."""
+    """A checksum of the bits of `values [n]`, computed on their device in one pass."""
     whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     bits = values.detach().view(whole[values.element_size()])
     return f"{int(bits.sum(dtype=torch.int64)):x}"
 
 
-def check_told(told: Sequence[str | bytes], what: str, remedy: str) -> None:
-    """Raises on all processes where some differ in what they have told, by rank."""
-    usual, _ = Counter(told).most_common(1)[0]
-    others = [rank for rank, text in enumerate(told) if text != usual]
+def check_same_values(by_rank: Sequence[str | bytes], what: str, remedy: str) -> None:
+    """Raises if the values of some ranks differ; all processes get the same error."""
+    usual, _ = Counter(by_rank).most_common(1)[0]
+    others = [rank for rank, text in enumerate(by_rank) if text != usual]
     if others:
-        raise UserError(f"{named(others)} and rank {told.index(usual)} differ in {what}; {remedy}")
+        first = by_rank.index(usual)
+        raise UserError(f"{named(others)} and rank {first} differ in {what}; {remedy}")
 
 
 def broadcast(tensors: Iterable[Tensor], world: ProcessGroup) -> None:
-    """The values of rank 0, in place; of plain tensors alone."""
+    """Overwrites plain tensors with the values of rank 0."""
     with torch.no_grad():
         for tensor in tensors:
             if tensor.numel():
-                own = once(tensor)
-                told = world.broadcast(bytes_of(own).clone()).wait()
-                own.copy_(told.view(own.dtype).view(own.shape))
+                here = once(tensor)
+                received = world.broadcast(bytes_of(here).clone()).wait()
+                here.copy_(received.view(here.dtype).view(here.shape))
 
 
 class SameBatch:
-    """Warns once where all workers have the same gradients at the first step, as they do when a
-    sampler was forgotten.
+    """Warns if all workers have the same gradients at the first step, as without a sampler.
 
-    Gradients are compared by three sums, to rounding, as kernels need not repeat bit for bit.
+    Gradients are compared by three sums, up to rounding, as kernels need not repeat bit for bit.
     """
 
     def __init__(self) -> None:
         self._sums = torch.zeros(3, dtype=torch.float64)
 
     def add(self, gradients: Iterable[Tensor]) -> None:
-        """Gradients of this worker alone, before anything is averaged."""
+        """Adds gradients of this worker, before anything is averaged."""
         for gradient in gradients:
             values = gradient.detach().to(widest(gradient.device))
             sums = torch.stack([values.sum(), values.abs().sum(), values.square().sum()])
@@ -103,18 +103,18 @@ class SameBatch:
         first: bool,
         averaged_by: Callable[[], str | None],
     ) -> None:
-        """Compares.
+        """Compares the gradients of all workers, and warns if they are equal.
 
         Args:
             first: whether this process is the one to warn.
-            averaged_by: asked where gradients are equal; says who averages them, where that is
-                known, and what to do.
+            averaged_by: called if gradients are equal; a message that says who has averaged them
+                and what to do, or `None` if that is unknown.
 
         Raises:
-            UserError: where it is known.
+            UserError: with that message, if there is one.
         """
-        own = self._sums.to(device, widest(device))
-        sums = world.gather(own[None, None]).wait()[0]  # [K, 3]
+        mine = self._sums.to(device, widest(device))
+        sums = world.gather(mine[None, None]).wait()[0]  # [K, 3]
         spread = (sums - sums[:1]).abs()
         equal = bool((spread <= 1e-6 * sums[:1, 1:2].abs().maximum(sums[:1].abs())).all())
         if not equal or not bool(sums[0, 1] > 0):

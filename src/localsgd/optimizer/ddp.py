@@ -1,9 +1,9 @@
-"""A model in `DistributedDataParallel`, told what may cross the wire and when.
+"""Controls what a model in `DistributedDataParallel` sends, and when.
 
 DDP would broadcast buffers before every forward pass and average gradients after every backward
 pass. The first is switched off. The second happens while levels average after every step, through a
-hook that averages DDP's buckets over just these levels as the backward pass goes on; otherwise
-DDP's synchronisation is off, and nothing crosses at all.
+hook that averages DDP's buckets over just these levels during the backward pass; otherwise DDP's
+synchronisation is off, and nothing is sent.
 """
 
 # No `from __future__ import annotations`: DDP compares the hook's annotations with types.
@@ -43,9 +43,9 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, DistributedDataParallel | No
 def averaging_behind(
     parameters: Iterable[Tensor], known: DistributedDataParallel | None
 ) -> str | None:
-    """Says what to do where a DDP other than `known` has one of the parameters.
+    """A message that says what to do if a DDP other than `known` has one of the parameters.
 
-    Looks at all objects of the process, as a module doesn't know who has wrapped it.
+    All objects of the process are searched, since a module doesn't know its wrappers.
     """
     ours = set(map(id, parameters))
     for found in gc.get_objects():
@@ -61,16 +61,17 @@ def averaging_behind(
 
 
 Running: TypeAlias = tuple[Future[Tensor], Tensor, Tensor, int, list[Averaging]]
-"""A bucket on its way: what will hold its mean, itself, with padding, how many flags are in it, and
-its levels.
+"""A bucket that is being averaged.
+
+The future of its mean, the bucket, the padded bucket, the number of flags in it, and its levels.
 """
 
 
 class Overlap:
     """Averages DDP's buckets: the innermost level as each is ready, the others after the last.
 
-    With the first bucket, which DDP keeps small, go the `flags` that this worker tells all others;
-    their means are left in `carried`.
+    The first bucket, which DDP keeps small, also carries this worker's `flags`; their means over
+    all workers are left in `carried`.
 
     Args:
         multiple: buckets are padded to a multiple of this many scalars.
@@ -83,7 +84,7 @@ class Overlap:
     def __init__(self, multiple: int = 1) -> None:
         self.multiple = multiple
         self.make_levels: MakeLevels | None = None
-        self.watch: SameBatch | None = None
+        self.same_batch: SameBatch | None = None
         self.flags: Callable[[], Sequence[float]] | None = None
         self.carried: Tensor | None = None
         self.named: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -101,14 +102,14 @@ class Overlap:
         if self.make_levels is None:
             future.set_result(bucket)
             return future
-        if self.watch is not None:
-            self.watch.add([bucket])
+        if self.same_batch is not None:
+            self.same_batch.add([bucket])
         if seen_not_finite(bucket):
             self.says()
-        n, told = bucket.numel(), self.flags() if first and self.flags is not None else ()
-        missing = len(told) + -(n + len(told)) % self.multiple
+        n, flags = bucket.numel(), self.flags() if first and self.flags is not None else ()
+        missing = len(flags) + -(n + len(flags)) % self.multiple
         padded = nn.functional.pad(bucket, (0, missing)) if missing else bucket
-        for index, number in enumerate(told, n):
+        for index, number in enumerate(flags, n):
             padded[index] = number
         levels = list(self.make_levels(padded))
         if isinstance(levels[0], Level):
@@ -116,7 +117,7 @@ class Overlap:
         if not self._running:
             # Runs at the end of this backward pass, before DDP's own, which is queued later.
             Variable._execution_engine.queue_callback(self._finish)
-        self._running.append((future, bucket, padded, len(told), levels))
+        self._running.append((future, bucket, padded, len(flags), levels))
         return future
 
     def _finish(self) -> None:
@@ -125,7 +126,7 @@ class Overlap:
             self._finish_all(running)
 
     def _finish_all(self, running: list[Running]) -> None:
-        for future, bucket, padded, told, levels in running:
+        for future, bucket, padded, flags, levels in running:
             if isinstance(levels[0], Level):
                 levels[0].finish_average()
             else:
@@ -134,8 +135,8 @@ class Overlap:
             n = bucket.numel()
             if padded is not bucket:
                 bucket.copy_(padded[:n])
-            if told:
-                self.carried = padded[n : n + told].clone()
+            if flags:
+                self.carried = padded[n : n + flags].clone()
             future.set_result(bucket)
         self.averaged = True
 
@@ -159,14 +160,13 @@ def quieten(ddp: DistributedDataParallel) -> None:
 
 
 def overlap_of(ddp: DistributedDataParallel, parameters: set[int], multiple: int) -> Overlap | None:
-    """Hooks into DDP's backward pass where that can serve one optimizer.
+    """Hooks into DDP's backward pass, if DDP reduces just the optimizer's parameters.
 
-    It can't where DDP reduces further tensors than the optimizer's: several optimizers on one
-    model.
+    With several optimizers on one model it reduces more, and the result is `None`.
 
     Args:
-        parameters: ids of the synchronised ones.
-        multiple: of scalars, to which buckets are padded.
+        parameters: ids of the synchronised parameters.
+        multiple: buckets are padded to a multiple of this many scalars.
     """
     reduced = {id(p) for p in ddp.parameters() if p.requires_grad}
     if reduced != parameters:

@@ -1,4 +1,4 @@
-"""Parts of a model, for files of their own."""
+"""Copies of a model's parts, for saving them separately."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def compact(state: Any) -> Any:
-    """`state` with tensors of its own where they lie in a larger memory.
+    """A copy of `state` whose tensors take no more memory than they need.
 
     `LocalSGD` moves parameters into rows, and `torch.save` writes all memory that a tensor lies in:
     `torch.save(model.head.state_dict(), path)` would write the whole model.
@@ -21,8 +21,8 @@ def compact(state: Any) -> Any:
         8
 
     Args:
-        state: a tensor, or dictionaries, lists and tuples of tensors and other things. A tensor
-            that is in it twice stays one.
+        state: a tensor, or dictionaries, lists and tuples of tensors and other values. A tensor
+            that occurs twice stays one tensor.
     """
     return _compact(state, {})
 

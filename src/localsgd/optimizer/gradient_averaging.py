@@ -1,4 +1,4 @@
-"""Whose gradients are averaged, when, and by whom: DDP during the backward pass, or the step."""
+"""Averages gradients: during the backward pass of DDP, or else in the step."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from localsgd.wire import Ledger
 
 
 class GradientAveraging:
-    """Averages the gradients of one worker over its block, as far out as levels share them.
+    """Averages the gradients of one worker over its block, on the levels that average gradients.
 
     Args:
-        rows: whose gradients.
+        rows: the rows of the parameters.
         placement: where the other workers are.
-        settings: says which levels may.
-        ledger: counts what crosses, beside the models.
-        ddp: the user's model, where it is in `DistributedDataParallel`.
+        settings: which levels may average gradients.
+        ledger: counts the traffic, together with that of the models.
+        ddp: the user's model, if it is in `DistributedDataParallel`.
         watched: whether the first gradients are compared among all workers.
-        flags: what this worker tells all others beside its gradients, where it does.
+        flags: numbers that this worker sends to all others with its gradients, if any.
         named: a context in which the loss of a rank becomes `PeerLost`.
         says: called before gradients of this worker that are not finite are averaged.
         leave_out: called where averaged ones are not; says whether the step is left out, or raises.
@@ -67,8 +67,8 @@ class GradientAveraging:
         self._says = says
         self._leave_out = leave_out
         self._carried: Tensor | None = None
-        told = FLAGS if flags else 0
-        self._packs = [pack for row in rows for pack in packs_of(row, multiple, told)]
+        extra = FLAGS if flags else 0
+        self._packs = [pack for row in rows for pack in packs_of(row, multiple, extra)]
         self.watch = SameBatch() if watched and placement.world.members > 1 else None
         self.lockstep = 0
         self.averaged = False
@@ -90,14 +90,14 @@ class GradientAveraging:
         self.lockstep = min(lockstep, self._exact)
         if self._ddp is None:
             return
-        # With find_unused_parameters DDP takes a parameter that any process used for one that all
-        # have used, which is right for a block only where it is the world.
+        # With find_unused_parameters DDP treats a parameter that any process used as used by all,
+        # which is right for a block only if it is the world.
         whole = self.lockstep == self._settings.levels or not self._ddp.find_unused_parameters
         overlapping = self._overlap is not None and self.lockstep > 0 and whole
         self._ddp.require_backward_grad_sync = overlapping
         if self._overlap is not None:
             self._overlap.make_levels = self._levels if overlapping else None
-            self._overlap.watch = self.watch
+            self._overlap.same_batch = self.watch
             whole_world = self.lockstep == self._settings.levels
             self._overlap.flags = self._flags if whole_world else None
 
@@ -109,7 +109,7 @@ class GradientAveraging:
 
     @torch.no_grad()
     def average(self, mark: bool = False) -> list[Tensor]:
-        """Averages, unless that has been done for this step.
+        """Averages the gradients, unless that has been done for this step.
 
         Returns:
             The share of workers in the block that set their `mark`, or whose gradients were seen
@@ -125,8 +125,8 @@ class GradientAveraging:
             return []
         self.averaged = True
         whole = self._flags is not None and self.lockstep == self._settings.levels
-        told = self._flags() if whole and self._flags is not None else ()
-        found = [pack.average(self._levels, mark, told, self._says) for pack in self._packs]
+        flags = self._flags() if whole and self._flags is not None else ()
+        found = [pack.average(self._levels, mark, flags, self._says) for pack in self._packs]
         if whole:
             self._carried = found[0][1].clone()
         return [mean for mean, _ in found]
@@ -154,15 +154,16 @@ class GradientAveraging:
         return bool(marks) and bool(torch.stack([mark.float() for mark in marks]).max() > 0)
 
     def take_carried(self) -> Tensor | None:
-        """The mean of all workers' flags, once, where it has come with the gradients."""
+        """The mean of all workers' flags, once, if it has come with the gradients."""
         carried, self._carried = self._carried, None
         if self._overlap is not None and self._overlap.carried is not None:
             carried, self._overlap.carried = self._overlap.carried, None
         return carried
 
     def average_early(self) -> None:
-        """Averages before the step does, and remembers whether the means are finite: what follows,
-        such as a clip by value, may hide it.
+        """Averages before the step, and remembers whether the means are finite.
+
+        What the user does next, such as clipping by value, may hide that they are not.
         """
         if self.averaged:
             return
@@ -174,8 +175,9 @@ class GradientAveraging:
             self._finite = finite(self._gradients())
 
     def _own_again(self) -> None:
-        """A backward pass has added to a gradient, which needs the average once more: what was
-        averaged is the same on all workers, and stays as it is.
+        """Asks for another average, since a backward pass has added to a gradient.
+
+        The part that was averaged before is equal on all workers, and stays as it is.
         """
         if self._overlap is None or not self._overlap.averaged:
             self.averaged = False
@@ -187,7 +189,7 @@ class GradientAveraging:
         return gradients_of(self._parameters())
 
     def all_finite(self, optimizer: Optimizer) -> bool:
-        """Whether the averaged gradients are, and were when they were averaged early."""
+        """Whether the averaged gradients are finite, and were so when they were averaged early."""
         return (self._finite is None or bool(self._finite)) and all_finite(optimizer)
 
     def not_finite(self, marks: Sequence[Tensor]) -> bool:
@@ -209,7 +211,7 @@ class GradientAveraging:
 
     @torch.no_grad()
     def mean_loss(self, loss: Any) -> Any:
-        """The mean of the block's losses, so that whoever decides by it decides alike."""
+        """The mean of the block's losses, so that all workers decide by the same number."""
         if loss is None or not self.lockstep:
             return loss
         row = torch.zeros(self._multiple, dtype=widest(self._device), device=self._device)
@@ -218,14 +220,14 @@ class GradientAveraging:
         return row[0].to(loss) if isinstance(loss, Tensor) else row[0].item()
 
     def reopen(self) -> None:
-        """The next gradients are each worker's own again."""
+        """Forgets that gradients were averaged: the next ones are each worker's own again."""
         self.averaged = False
         self._finite = None
         if self._overlap is not None:
             self._overlap.averaged = False
 
     def end_step(self) -> None:
-        """The step is done. At the first one the workers' gradients are compared."""
+        """Ends a step. After the first one, the workers' gradients are compared."""
         self.reopen()
         if self.watch is not None:
             self.watch.warn(
@@ -236,4 +238,4 @@ class GradientAveraging:
             )
             self.watch = None
             if self._overlap is not None:
-                self._overlap.watch = None
+                self._overlap.same_batch = None

@@ -2,12 +2,12 @@
 
     g_k <- mean over the members of k's block of g_k
 
-Gradients belong to the user, so they are packed into a temporary of bounded size, averaged by the
-same levels as models are, and copied back. A parameter without a gradient counts as zeros; one that
-no worker of the block has a gradient for stays without.
+Gradients belong to the user, so they are packed into a temporary tensor of bounded size, averaged
+by the same levels as models, and copied back. A missing gradient counts as zeros; if no worker of
+the block has it, it stays missing.
 
-Shapes: n scalars of a pack: gradients, then a mark for each tensor, what the worker tells beside,
-and a mark for the worker.
+Shapes: n scalars of a pack: gradients, then a mark for each tensor, the worker's extra numbers, and
+a mark for the worker.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from localsgd.rows.layout import Layout
 from localsgd.rows.model_rows import Row
 
 PACK_BYTES = 32 * 2**20
-"""Of a pack at most, larger single tensors apart: enough for the wire, little beside a model."""
+"""Largest size of a pack of several tensors: enough for the wire, and small beside a model."""
 
 MakeLevels = Callable[[Tensor], Sequence[Averaging]]
-"""From a vector `[n]` to the levels that average it over this worker's block."""
+"""Makes the levels that average a vector `[n]` over this worker's block."""
 
 
 @dataclass(frozen=True)
 class Pack:
-    """Some of a row's parameters and where their gradients lie in the temporary."""
+    """Some of a row's parameters, and the layout of their gradients in the temporary tensor."""
 
     names: tuple[str, ...]
     parameters: tuple[nn.Parameter, ...]
@@ -45,11 +45,12 @@ class Pack:
         self,
         make_levels: MakeLevels,
         mark: bool,
-        told: Sequence[float] = (),
+        extra: Sequence[float] = (),
         says: Callable[[], None] = lambda: None,
     ) -> tuple[Tensor, Tensor]:
-        """Averages the gradients; returns the means of the workers' marks, a scalar tensor, and of
-        what they told. A worker whose gradients are seen not to be finite sets its mark, and calls
+        """Averages the gradients; returns the mean mark, a scalar tensor, and the mean extras.
+
+        A worker whose gradients are seen not to be finite sets its mark, and calls
         `says` before.
         """
         row = self.layout.rows(1, self.device)[0]
@@ -60,7 +61,7 @@ class Pack:
             mark = True
             says()
         marks[-1] = float(mark)
-        for index, number in enumerate(told, count):
+        for index, number in enumerate(extra, count):
             marks[index] = number
         average_and_share(make_levels(row))
         used = (
@@ -74,7 +75,7 @@ class Pack:
         return marks[-1], marks[count:-1]
 
     def _fill(self, views: Sequence[Tensor], marks: Tensor) -> list[int]:
-        """Copies the gradients that there are; returns the places of the others."""
+        """Copies the gradients that exist; returns the indices of the missing ones."""
         missing = [i for i, parameter in enumerate(self.parameters) if parameter.grad is None]
         present = [i for i, parameter in enumerate(self.parameters) if parameter.grad is not None]
         grads = [_dense(self.names[i], self.parameters[i].grad) for i in present]
@@ -86,7 +87,7 @@ class Pack:
         return missing
 
     def _empty(self, views: Sequence[Tensor]) -> None:
-        """Copies what the views hold into the gradients that there are."""
+        """Copies the views into the gradients that exist."""
         grads = [p.grad for p in self.parameters]
         pairs = [(g, view) for g, view in zip(grads, views, strict=True) if g is not None]
         if pairs:
@@ -102,28 +103,28 @@ def _dense(name: str, gradient: Tensor | None) -> Tensor:
     return gradient
 
 
-def packs_of(row: Row, multiple: int, told: int = 0) -> Iterator[Pack]:
-    """Cuts a row into packs of at most `PACK_BYTES`, in its order, with room for `told` numbers."""
+def packs_of(row: Row, multiple: int, extra: int = 0) -> Iterator[Pack]:
+    """Cuts a row into packs of at most `PACK_BYTES`, in order, with room for `extra` numbers."""
     chosen: list[tuple[str, nn.Parameter]] = []
     size = 0
     for slot, parameter in zip(row.layout.slots, row.parameters, strict=True):
         if chosen and size + parameter.nbytes > PACK_BYTES:
-            yield _pack(chosen, row, multiple, told)
+            yield _pack(chosen, row, multiple, extra)
             chosen, size = [], 0
         chosen.append((slot.name, parameter))
         size += parameter.nbytes
-    yield _pack(chosen, row, multiple, told)
+    yield _pack(chosen, row, multiple, extra)
 
 
-def _pack(chosen: Sequence[tuple[str, nn.Parameter]], row: Row, multiple: int, told: int) -> Pack:
-    marks = row.values.new_empty(len(chosen) + told + 1)
+def _pack(chosen: Sequence[tuple[str, nn.Parameter]], row: Row, multiple: int, extra: int) -> Pack:
+    marks = row.values.new_empty(len(chosen) + extra + 1)
     layout = Layout.of([*((n, p.data) for n, p in chosen), (" marks", marks)], multiple=multiple)
     names, parameters = zip(*chosen, strict=True)
     return Pack(names, parameters, layout, row.values.device)
 
 
 def call_after_backward(parameters: Iterable[Tensor], call: Callable[[], None]) -> None:
-    """Lets every later backward pass call a bound method, for each gradient that it adds to."""
+    """Calls a bound method in every later backward pass, for each gradient that it adds to."""
     weak = WeakMethod(call)  # The parameters outlive their optimizer.
 
     def added(_: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""What goes wrong around `LocalSGD` in a loop of one's own: each is refused, or said once."""
+"""Checks for mistakes around `LocalSGD` in a user's loop: each raises, or warns once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from localsgd.rows.model_rows import Row
 
 
 class Guards:
-    """Looks on while one `LocalSGD` is used.
+    """All checks for one `LocalSGD`.
 
     Args:
         inner: the inner optimizer.
@@ -43,20 +43,20 @@ class Guards:
         self._averaged = True
 
     def begin_step(self) -> None:
-        """Before anything of a step."""
+        """Called before a step."""
         self._written.look(self._averaged)
 
     def stepped(self, first: bool) -> None:
-        """The inner optimizer has stepped."""
+        """Called after the inner optimizer's step."""
         if first:
             self.part.check_coverage()
 
     def before_world(self) -> None:
-        """All levels are about to be averaged."""
+        """Called before all levels are averaged."""
         self._written.check()
 
     def end_step(self, averaged: bool) -> None:
-        """After all of a step; `averaged` says whether all workers hold the same model now."""
+        """Called after a step; `averaged` says whether all workers now hold the same model."""
         self._averaged = averaged
         if averaged:
             self._unfinished.averaged()
@@ -65,10 +65,10 @@ class Guards:
         self._written.note(averaged)
 
     def seen(self) -> None:
-        """The average was shown, and so could be saved."""
+        """Called after the average was shown, so that the user could save it."""
         self._unfinished.averaged()
 
     def loaded(self, averaged: bool) -> None:
-        """A state was loaded, and weights with it, before or after."""
+        """Called after a state was loaded; weights are loaded before or after it."""
         self._averaged = averaged
         self._written.forget()

@@ -1,4 +1,4 @@
-"""What an inner optimizer must not do: communicate, or be stepped by somebody else."""
+"""Refuses inner optimizers that communicate, and notices steps that `LocalSGD` did not take."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COMMUNICATING = (
     "horovod.",
     "torchft.",
 )
-"""How the modules begin whose optimizers exchange gradients, parameters or state at every step."""
+"""Prefixes of modules whose optimizers exchange gradients, parameters or state at every step."""
 
 
 def check_inner(inner: Optimizer, model: nn.Module) -> None:
@@ -43,7 +43,7 @@ def check_inner(inner: Optimizer, model: nn.Module) -> None:
             f"{type(model).__name__}"
         )
     found = [inner]
-    for optimizer in found:  # It grows meanwhile.
+    for optimizer in found:  # The list grows during the loop.
         if _communicates(optimizer):
             raise _refusal(type(optimizer).__name__)
         held = (value for value in vars(optimizer).values() if isinstance(value, Optimizer))
@@ -62,9 +62,9 @@ def _communicates(optimizer: Optimizer) -> bool:
 
 def _refusal(name: str) -> UserError:
     return UserError(
-        f"the inner optimizer is a {name}, which communicates at its steps, also where ranks train "
-        "on their own; give LocalSGD the plain optimizer inside it (torch.optim.SGD, AdamW, ...), "
-        "as LocalSGD does all that has to cross"
+        f"the inner optimizer is a {name}, which communicates at every step, even if ranks should "
+        "train on their own; give LocalSGD the plain optimizer inside it (torch.optim.SGD, AdamW, "
+        "...), as LocalSGD does all the communication"
     )
 
 
@@ -82,7 +82,7 @@ class _Silent(TorchDispatchMode):
 
 
 class InnerSteps:
-    """Tells steps that `LocalSGD` takes from those that somebody takes behind its back.
+    """Tells steps that `LocalSGD` takes from those that the user's code takes directly.
 
     Args:
         inner: the inner optimizer.
@@ -104,7 +104,7 @@ class InnerSteps:
 
     @contextmanager
     def own(self) -> Generator[None]:
-        """Inside, the inner optimizer steps for `LocalSGD`."""
+        """A context in which steps of the inner optimizer are taken by `LocalSGD`."""
         self._own = True
         try:
             yield
@@ -112,7 +112,7 @@ class InnerSteps:
             self._own = False
 
     def step(self) -> Any:
-        """A step without a closure. The first is refused where it communicates."""
+        """Takes a step without a closure. The first one is refused if it communicates."""
         if self._looked:
             return self._inner.step()
         self._looked = True
@@ -129,23 +129,22 @@ class InnerSteps:
 
     def _begins(self, *_: Any) -> None:
         if self._own or all(group.get("lr", 1) == 0 for group in self._inner.param_groups):
-            return  # Tools make a state by a step at a learning rate of 0.
+            return  # Tools create the state by a step at a learning rate of 0.
         self.strays += 1
         if self.strays == 1 and self._rank == 0:
             warnings.warn(
-                "the inner optimizer was stepped by itself, and LocalSGD knows nothing of such "
-                "steps: no sync will ever come of them; call step() of the LocalSGD (a GradScaler "
-                "and a learning-rate scheduler take it too)",
+                "step() of the inner optimizer was called directly; LocalSGD doesn't see such "
+                "steps, so they never lead to a sync; call step() of the LocalSGD, and give it to "
+                "GradScaler and learning-rate schedulers too",
                 stacklevel=2,
             )
 
     def check_finish(self, steps: int) -> None:
-        """Refuses an end to which all steps went past `LocalSGD`."""
+        """Refuses to finish if all steps were taken without `LocalSGD`."""
         if self.strays and not steps:
             raise UserError(
-                f"finish() comes after {self.strays} steps of the inner optimizer by itself and "
-                "none of LocalSGD, so that ranks have never been averaged; call step() of the "
-                "LocalSGD"
+                f"finish() was called after {self.strays} steps of the inner optimizer and none of "
+                "LocalSGD, so that ranks have never been averaged; call step() of the LocalSGD"
             )
 
 
@@ -153,8 +152,9 @@ _watching: WeakKeyDictionary[Optimizer, InnerSteps] = WeakKeyDictionary()
 
 
 def makes_state(inner: Optimizer) -> bool:
-    """Whether this step is taken by `torch.distributed.checkpoint` to have a state to look at: its
-    learning rates and gradients are 0, and it is no step of training.
+    """Whether this step only creates the optimizer's state for `torch.distributed.checkpoint`.
+
+    Its learning rates and gradients are 0, and it is no step of training.
     """
     if any(group.get("lr", 1) != 0 for group in inner.param_groups):
         return False
@@ -167,14 +167,14 @@ def makes_state(inner: Optimizer) -> bool:
 
 
 def learning_rate_of(inner: Optimizer, needed: bool) -> float:
-    """γ; where the inner optimizer has none, some number that nobody looks at."""
+    """The learning rate γ; 0 if the inner optimizer has none and none is needed."""
     rate = inner.param_groups[0].get("lr", 1.0)
     if rate is not None:
         return float(rate)
     if needed:
         raise UserError(
-            "the inner optimizer's learning rate is None, and a schedule or an outer optimizer "
-            "goes by it; give the inner optimizer a rate, or LocalSGD others that don't look at "
-            "it, such as post_local(H, after=...) and outer.sgd(...)"
+            "the inner optimizer's learning rate is None, but a schedule or an outer optimizer "
+            "needs it; give the inner optimizer a rate, or choose others that don't need it, such "
+            "as post_local(H, after=...) and outer.sgd(...)"
         )
     return 0.0

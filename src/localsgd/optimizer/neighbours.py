@@ -1,4 +1,4 @@
-"""Several `LocalSGD` on one model, or one on a part of it."""
+"""Checks for several `LocalSGD` on one model, or one on a part of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Synchronised:
 
     Args:
         module: the model.
-        rows: its part.
+        rows: the rows that this `LocalSGD` synchronises.
         speaks: whether this process is the one to warn.
     """
 
@@ -32,7 +32,10 @@ class Synchronised:
 
     @contextmanager
     def showing(self) -> Generator[None]:
-        """Inside, this part holds the average. Warns where another part of the model did not."""
+        """A context in which this part holds the average.
+
+        Warns if another part of the model did not hold it at the same time.
+        """
         others = [(other, other._times) for other in _all if self._beside(other)]
         self._times += 1
         _showing.append(self)
@@ -44,14 +47,14 @@ class Synchronised:
         if left and self._speaks and not self._warned:
             self._warned = True
             warnings.warn(
-                f"averaged_model() of one of {len(others) + 1} LocalSGD on this model held the "
-                "average of its own parameters, and each rank's own of the others; enter all: "
+                f"averaged_model() of one of {len(others) + 1} LocalSGD on this model averaged "
+                "only its own parameters, and the others stayed each rank's own; enter all: "
                 "with first.averaged_model(), second.averaged_model(): ...",
                 stacklevel=2,
             )
 
     def _beside(self, other: Synchronised) -> bool:
-        """Whether the other one has parameters of the same model, and has them still."""
+        """Whether `other` still holds parameters of the same model."""
         return (
             other is not self
             and other._module is self._module
@@ -74,11 +77,11 @@ class Synchronised:
         if any(id(module) in own for module in others):
             raise UserError(
                 f"{call}() inside averaged_model() of another LocalSGD on the same model would "
-                "change the average, and be undone at its end; leave the context before"
+                "change the average, and be undone at its end; leave the context first"
             )
 
     def check_coverage(self) -> None:
-        """Warns of parameters with a gradient that no `LocalSGD` has."""
+        """Warns of parameters that have a gradient and are in no `LocalSGD`."""
         if not self._speaks:
             return
         covered = {id(p) for each in _all for row in each._rows for p in row.parameters}

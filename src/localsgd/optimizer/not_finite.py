@@ -33,7 +33,7 @@ def go_on_from_mean(together: Together, inner: Optimizer, goes_on: bool) -> None
 
 @torch.no_grad()
 def clear_not_finite(optimizer: Optimizer) -> None:
-    """Zeroes what is not finite in the optimizer's state: the next steps would be so again."""
+    """Sets values of the optimizer's state that are not finite to 0, as they would spread again."""
     for state in optimizer.state.values():
         for value in state.values():
             if isinstance(value, Tensor) and value.is_floating_point():

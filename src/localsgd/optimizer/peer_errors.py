@@ -1,4 +1,4 @@
-"""What a rank reads when another one has left or does not answer."""
+"""The error that a rank gets if another one has left or does not answer."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from localsgd.wire.presence import Presence
 
 @contextmanager
 def others_named_lost(presence: Presence | None) -> Generator[None]:
-    """Inside, an error of the transport because of another rank becomes `PeerLost`.
+    """A context in which a transport error caused by another rank becomes `PeerLost`.
 
     Args:
-        presence: knows where the ranks are.
+        presence: knows what the ranks are doing.
     """
     try:
         yield
@@ -27,5 +27,5 @@ def others_named_lost(presence: Presence | None) -> Generator[None]:
         raise PeerLost(
             f"{presence.who_is_lost(late)}; rank {presence.rank} is {presence.event}; if ranks "
             "have unequal numbers of batches, cut them to the fewest, and call finish() on all; "
-            "else start all again from the last state that was saved"
+            "otherwise start all again from the last saved state"
         ) from error

@@ -1,4 +1,4 @@
-"""Whether a state that was saved can be loaded here, asked before anything is changed."""
+"""Checks that a saved state can be loaded, before anything is changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SETTINGS = ("topology", "reducer", "outer", "delay", "inner_state")
 
 
 def fingerprint(rows: Sequence[Row]) -> str:
-    """Of the tensors that are synchronised: names, shapes and dtypes."""
+    """A fingerprint of the synchronised tensors: their names, shapes and dtypes."""
     return ",".join(row.layout.fingerprint().hex() for row in rows)
 
 
@@ -24,15 +24,15 @@ def check_saved(own: Any, expected: Mapping[str, Any], settings: Settings) -> No
     """Refuses a state that is damaged, of another model, of other settings or of another rank.
 
     Args:
-        own: that was saved.
-        expected: what would be saved now.
-        settings: of the `LocalSGD` at hand.
+        own: the saved state.
+        expected: the state that would be saved now.
+        settings: the settings of the `LocalSGD` that loads it.
     """
     _check_whole(own, expected)
     if own["model"] != expected["model"]:
         raise UserError(
             "the state is of another model: names, shapes or dtypes of its parameters differ; "
-            "make LocalSGD of the model that it was saved with"
+            "use the model that it was saved with"
         )
     now = settings.described()
     for what in SETTINGS:
@@ -44,29 +44,29 @@ def check_saved(own: Any, expected: Mapping[str, Any], settings: Settings) -> No
     rank = expected["rank"]
     if own["rank"] != rank and _is_of_its_rank(own["levels"]):
         raise UserError(
-            f"the state is of rank {own['rank']}, and what its levels and reducers remember is not "
-            f"of rank {rank}; let each rank load what it has saved itself"
+            f"the state is of rank {own['rank']}, and its levels and reducers don't fit rank "
+            f"{rank}; let each rank load the state that it saved itself"
         )
 
 
 def _check_whole(own: Any, expected: Mapping[str, Any]) -> None:
-    """Refuses what lacks a part."""
+    """Refuses a state that lacks a part."""
     whole = isinstance(own, Mapping)
     missing = [key for key in expected if not whole or key not in own]
     if not missing:
         position = own["position"]
-        kept = isinstance(position, Mapping) and set(expected["position"]) <= set(position)
-        lengths = len(position["left"]) == len(position["lengths"]) if kept else False
+        complete = isinstance(position, Mapping) and set(expected["position"]) <= set(position)
+        lengths = len(position["left"]) == len(position["lengths"]) if complete else False
         missing = [] if lengths else ["position"]
     if missing:
         raise UserError(
-            f"the state has no {missing[0]!r}, without which it can't be gone on from; load what "
-            "state_dict() of LocalSGD gave, whole"
+            f"the state has no {missing[0]!r}, so training can't continue from it; load all that "
+            "state_dict() of LocalSGD returned"
         )
 
 
 def _is_of_its_rank(levels: Sequence[Sequence[Any]]) -> bool:
-    """Whether a reducer remembers anything, or a block's level, which other blocks do not share."""
+    """Whether a reducer, or a level inside a block, has state that other ranks do not share."""
     return any(
         _has_tensors(level, inside=index < len(row) - 1)
         for row in levels

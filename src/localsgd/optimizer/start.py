@@ -1,4 +1,4 @@
-"""The start: are all processes about to train the same model in the same way?"""
+"""Checks at the start that all processes train the same model with the same settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Start: TypeAlias = Literal["check", "broadcast"]
 
 
 def check_configuration(settings: Mapping[str, str], inner: Optimizer, rows: Sequence[Row]) -> None:
-    """Compares what every process was told, before any of them makes process groups by it."""
+    """Compares the settings of all processes, before process groups are made from them."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return
     everyone = dist.group.WORLD
@@ -42,7 +42,7 @@ def check_configuration(settings: Mapping[str, str], inner: Optimizer, rows: Seq
 def check_or_share_start(
     start: Start, model: nn.Module, rows: Sequence[Row], placement: Placement
 ) -> None:
-    """Compares the starting values, or hands out those of rank 0."""
+    """Compares the starting values, or distributes those of rank 0."""
     if start not in ("check", "broadcast"):
         raise UserError(f'start={start!r} is unknown; there are "check" and "broadcast"')
     world = placement.world
@@ -58,7 +58,7 @@ def check_or_share_start(
             {"buffers or frozen parameters that are no plain tensors": digest_of_tensors(odd)},
             world,
             rows[0].values.device,
-            'start="broadcast" can\'t hand them out (sparse, quantised, nested or meta): make them '
+            'start="broadcast" can\'t send them (sparse, quantised, nested or meta): make them '
             "equal before, or dense",
         )
         return
@@ -89,7 +89,7 @@ def _settings_of(inner: Optimizer) -> str:
 
 
 def _by_value(setting: object) -> object:
-    """Tensors as all their digits: their repr rounds, and names a device that differs by rank."""
+    """The setting with tensors as lists, as their repr rounds and names the rank's device."""
     if isinstance(setting, Tensor):
         return str(setting.dtype), setting.tolist()
     if isinstance(setting, Mapping):

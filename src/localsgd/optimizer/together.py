@@ -1,4 +1,4 @@
-"""What all ranks do together: each says what it is about to do before tensors cross."""
+"""Checks that all ranks are about to do the same, before tensors are exchanged."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from contextlib import AbstractContextManager
 from torch import nn
 
 from localsgd.errors import UserError
-from localsgd.optimizer.consistency import check_told, checksum
+from localsgd.optimizer.consistency import check_same_values, checksum
 from localsgd.optimizer.peer_errors import others_named_lost
 from localsgd.rows.model_rows import Row
 from localsgd.wire.presence import Event, Presence, named
 
 
 class Together:
-    """One optimizer's calls, as the other ranks see them.
+    """Tells the other ranks what this rank's optimizer does.
 
     Args:
-        presence: of this rank; `None` where it is alone.
+        presence: of this rank; `None` if it is alone.
         model: the user's own module.
         rows: of this worker.
     """
@@ -31,34 +31,31 @@ class Together:
         self._rows = rows
 
     def named(self) -> AbstractContextManager[None]:
-        """Inside, an error of the transport because of another rank becomes `PeerLost`."""
+        """A context in which a transport error caused by another rank becomes `PeerLost`."""
         return others_named_lost(self.presence)
 
     def passes(self, step: int) -> None:
-        """The step of this number is the next; until its sync, gradients may cross."""
+        """Announces the next step, in which gradients may be exchanged."""
         if self.presence is not None:
             self.presence.passes(Event("the averaging of gradients", step))
 
     def syncs(self, steps: int, level: int | None) -> None:
-        """The sync after so many steps begins, out to this level where there are several."""
+        """Announces the sync after this many steps, up to this level if there are several."""
         if self.presence is not None:
             what = "the sync" if level is None else f"the sync of level {level}"
             self.presence.event = Event(what, steps)
 
     def check_start(self, steps: int, position: str, loaded: bool) -> None:
-        """Refuses on all ranks where some are elsewhere in their rounds, or weights differ although
-        nobody has trained.
-        """
+        """Raises on all ranks if positions in the rounds differ, or weights before any training."""
         if self.presence is None:
             return
-        told = [position, "" if loaded else self._weights()]
-        found = self._meet("step()", steps, told)
-        check_told(
-            [place for place, _ in found],
-            "where they are in their rounds",
+        found = self._meet("step()", steps, [position, "" if loaded else self._weights()])
+        check_same_values(
+            [there for there, _ in found],
+            "their positions in the rounds",
             "load states of the same step on all ranks",
         )
-        check_told(
+        check_same_values(
             [weights for _, weights in found],
             "weights at the first step",
             "they have been changed since LocalSGD was made; change or load them alike on all "
@@ -70,7 +67,7 @@ class Together:
         """Whether ranks differ in their weights although they should be `equal`.
 
         Raises:
-            UserError: on all ranks, where not all are in this call.
+            UserError: on all ranks, if not all are in this call.
         """
         if self.presence is None:
             return False
@@ -78,7 +75,7 @@ class Together:
         return len({weights for (weights,) in found}) > 1
 
     def says_not_finite(self) -> None:
-        """This rank is left out of the mean that it is about to take part in."""
+        """Announces that this rank is left out of the next mean."""
         if self.presence is not None:
             self.presence.mark()
 
@@ -93,30 +90,31 @@ class Together:
         )
 
     def tell_of_not_finite(self, goes_on: bool) -> bool:
-        """Says on all ranks, or on one, who was left out; returns whether this one was."""
+        """Raises or warns that ranks were left out of a mean; returns whether this one was."""
         assert self.presence is not None
         ranks = self.presence.marked()
-        said = (
+        message = (
             f"{named(ranks)} had weights that are not finite {self.presence.event}, and all hold "
             "the mean of the others now"
         )
         if len(ranks) == self.presence.processes:
             raise UserError(
-                f"all ranks had weights that are not finite {self.presence.event}; go on from the "
-                "last state that was saved, with a lower learning rate or clipped gradients"
+                f"all ranks had weights that are not finite {self.presence.event}; continue from "
+                "the last saved state, with a lower learning rate or clipped gradients"
             )
         if not goes_on:
             raise UserError(
-                f"{said}; lower the learning rate or clip gradients, or let such ranks go on from "
-                'that mean by not_finite="leave_out"'
+                f"{message}; lower the learning rate or clip gradients, or let such ranks continue "
+                'from that mean by not_finite="leave_out"'
             )
         if self.presence.rank == min(ranks):
-            warnings.warn(said, stacklevel=2)
+            warnings.warn(message, stacklevel=2)
         return self.presence.rank in ranks
 
-    def _meet(self, call: str, steps: int, told: Sequence[str]) -> list[list[str]]:
+    def _meet(self, call: str, steps: int, values: Sequence[str]) -> list[list[str]]:
+        """The `values` of all ranks, which must all be in this call."""
         assert self.presence is not None
-        found = self.presence.meet(Event(call, steps, by_hand=True), json.dumps(told))
+        found = self.presence.meet(Event(call, steps, by_hand=True), json.dumps(values))
         return [json.loads(text) for text in found]
 
     def _weights(self) -> str:

@@ -1,4 +1,4 @@
-"""Says at the end of the program that the last steps were never averaged."""
+"""Warns at the end of the program if the last steps were never averaged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 
 
 class Unfinished:
-    """Steps since the model was last averaged, or looked at as an average.
+    """Counts the steps since the model was last averaged, or shown as an average.
 
     Args:
         module: the model; a later LocalSGD of it replaces this one.
@@ -28,7 +28,7 @@ class Unfinished:
     def step(self) -> None:
         self.steps += 1
         if self._speaks:
-            _say_at_the_end_of(os.getpid())  # A forked one forgets what was registered before.
+            _warn_at_the_end_of(os.getpid())  # A forked process forgets what was registered.
             _open[self._key] = self.steps
 
     def averaged(self) -> None:
@@ -38,11 +38,11 @@ class Unfinished:
 
 
 _open: dict[int, int] = {}
-"""Steps by the id of their model, which may be gone by the end of the program."""
+"""Steps by the id of their model, which may no longer exist at the end of the program."""
 
 
-def _say() -> None:
-    # What an error has ended is not unfinished by mistake.
+def _warn() -> None:
+    # A program that an error has ended is not unfinished by mistake.
     if _open and getattr(sys, "last_value", None) is None:
         steps = max(_open.values())
         warnings.warn(
@@ -54,6 +54,6 @@ def _say() -> None:
 
 
 @cache
-def _say_at_the_end_of(process: int) -> None:
-    # Runs at the end of a process that another has started too, which `atexit` doesn't.
-    Finalize(None, _say, exitpriority=0)
+def _warn_at_the_end_of(process: int) -> None:
+    # Unlike `atexit`, this also runs at the end of a process started by multiprocessing.
+    Finalize(None, _warn, exitpriority=0)

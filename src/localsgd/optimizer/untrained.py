@@ -1,4 +1,4 @@
-"""Parameters that the inner optimizer holds and that don't train: no row has them."""
+"""Checks parameters that the inner optimizer holds and that don't train: no row has them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from localsgd.errors import UserError
 
 
 class Untrained:
-    """Whether what was left out when it was made still needs no sync.
+    """Checks that parameters left out at the start still don't train.
 
     Args:
         inner: the inner optimizer, as it is now.
@@ -36,7 +36,7 @@ class Untrained:
         self._inner.add_param_group({**group, "params": given})
 
     def check(self) -> None:
-        """Refuses what has begun to train, or has come, since then."""
+        """Raises if a parameter has been added or has begun to train since then."""
         if self._counted() > self._count:
             raise UserError(
                 "the inner optimizer has been given parameters since LocalSGD was made, and they "

@@ -1,4 +1,4 @@
-"""An optimizer around another one, as PyTorch's tools see it."""
+"""An optimizer that wraps another one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from localsgd.errors import UserError
 
 KEY = "local_sgd"
-"""Of what `state_dict` adds to the inner optimizer's."""
+"""Key under which `state_dict` holds what it adds to the inner optimizer's state."""
 
 
 class Wrapping(Optimizer):
@@ -51,10 +51,10 @@ class Wrapping(Optimizer):
         self.inner.defaults = defaults
 
     def state_dict(self) -> dict[str, Any]:
-        """The inner optimizer's, and under `"local_sgd"` all that resumes a run at any step.
+        """The inner optimizer's state and, under `"local_sgd"`, all that resuming needs.
 
-        It belongs to this rank, as do the model's own weights in the middle of a round: each rank
-        saves both.
+        It belongs to this rank, as do the model's weights in the middle of a round: each rank saves
+        both.
         """
         for hook in self._optimizer_state_dict_pre_hooks.values():
             hook(self)
@@ -65,10 +65,10 @@ class Wrapping(Optimizer):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on from a `state_dict` of this rank; load the model's weights as well.
+        """Continues from a `state_dict` of this rank; load the model's weights as well.
 
         Raises:
-            UserError: where it is a plain optimizer's, or another setting's.
+            UserError: the state is a plain optimizer's, or was saved with other settings.
         """
         state = dict(state_dict)
         for change in self._optimizer_load_state_dict_pre_hooks.values():

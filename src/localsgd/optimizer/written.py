@@ -1,11 +1,11 @@
-"""Weights that somebody sets between steps, where a level keeps an anchor.
+"""Notices weights that a user sets between steps, if a level keeps an anchor.
 
 A level with an outer optimizer or a compressor averages updates, anchor − w. Weights that are
 loaded between steps would be taken for an update, and half undone. PyTorch counts how often a
-tensor is written in place (not through `.data`), so that this can be seen at no cost: the inner
-optimizer writes in a step, and nobody between steps. At the start of a round, when all levels have
-just been averaged, the weights become the anchor; in the middle of one they can't, and that is
-said.
+tensor is written in place (not through `.data`), so this can be noticed at no cost: the inner
+optimizer writes in a step, and nothing writes between steps. At the start of a round, when all
+levels have just been averaged, the new weights become the anchor; in the middle of a round they
+can't, and a warning says so.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from localsgd.rows.parts import DIGEST_BYTES, digest_of_tensors
 from localsgd.wire import Collective, Pending
 
 FEW = 8
-"""Parameters that are looked at in the middle of a round."""
+"""Number of parameters that are checked in the middle of a round."""
 
 
 class Written:
-    """Notices that a model was set anew: all of its parameters, between two steps.
+    """Notices that all parameters of a model were set between two steps.
 
-    One that is written alone (clipped, renormalised in the forward pass) is progress of its rank.
+    A single parameter that is written (clipped, renormalised in the forward pass) counts as its
+    rank's progress.
 
     Args:
         module: the model.
@@ -53,11 +54,11 @@ class Written:
         self.forget()
 
     def forget(self) -> None:
-        """Whatever has been written until the next step is as it should be: a state was loaded."""
+        """Accepts all writes until the next step, since a state was loaded."""
         self._known: list[int] = []
 
     def look(self, start: bool) -> None:
-        """Before a step; `start` says whether all levels have just been averaged."""
+        """Checks before a step; `start` says whether all levels have just been averaged."""
         if not self._on:
             return
         if start:
@@ -67,13 +68,13 @@ class Written:
             warnings.warn(
                 "weights were set between steps in the middle of a round, and a level that keeps "
                 "an anchor takes that for progress, which it may compress or scale; call finish() "
-                "on all ranks before weights are set (nothing is wrong where the same were put "
-                "back, or are clipped at every step)",
+                "on all ranks before weights are set (nothing is wrong if the same weights were "
+                "restored, or if they are clipped at every step)",
                 stacklevel=2,
             )
 
     def note(self, start: bool) -> None:
-        """After a step, and the averaging that followed."""
+        """Records the parameters' versions after a step and the averaging that followed."""
         if self._on:
             self._known = [p._version for p in (self._parameters if start else self._few)]
 
@@ -84,7 +85,7 @@ class Written:
         )
 
     def _begin_round(self, is_set: bool) -> None:
-        """Takes weights that were set as the anchor, and starts telling the others."""
+        """Makes weights that were set the anchor, and starts to compare them among ranks."""
         digest = bytes(DIGEST_BYTES)
         if is_set and not self._models.at_anchors:
             digest = digest_of_tensors(("", row.values) for row in self._rows)
@@ -96,19 +97,19 @@ class Written:
             )
 
     def check(self) -> None:
-        """Before all levels are averaged: refuses weights that were not set alike, on all ranks."""
-        told, self._observations = self._observations, None
-        if told is not None:
+        """Raises on all ranks, before all levels are averaged, if ranks set different weights."""
+        digests, self._observations = self._observations, None
+        if digests is not None:
             refuse_differences(
-                told.wait()[0].cpu(),
+                digests.wait()[0].cpu(),
                 ["weights that were set between steps"],
                 "set the same on all ranks at the same step, or none; start all again from the "
-                "last state that was saved",
+                "last saved state",
             )
 
 
 def written_forward(module: nn.Module) -> Iterator[Tensor]:
-    """Weights that a forward pass writes."""
+    """The weights that a forward pass overwrites."""
     for part in module.modules():
         if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.max_norm is not None:
             yield part.weight

@@ -1,4 +1,4 @@
-"""The upper half of a float32: 8 bits of exponent, 8 of precision, rounded to nearest even.
+"""Rounding to bfloat16: 8 bits of exponent, 8 of precision, rounded to nearest even.
 
 Shapes: n scalars of a vector.
 """
@@ -14,13 +14,13 @@ from localsgd.reduce.compressor import Compressor, check_dtype, put, take
 from localsgd.reduce.extents import Extents
 
 BLOCK = 1 << 16
-"""Scalars that are read at once, so that what is in between stays in the cache."""
+"""Scalars that are processed at once, so that intermediate values stay in the cache."""
 
 BLOCK_ON_GPU = 1 << 24
-"""There few calls count for more than the cache."""
+"""`BLOCK` on a GPU, where few calls matter more than the cache."""
 
 SIZE, INFINITY = 0x7FFF, 0x7F80
-"""All bits but the sign's, and those of infinity."""
+"""Masks of a bfloat16: all bits but the sign's, and the bits of infinity."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class BFloat16Codec:
         if not bool(self.doubts(payload)):
             return None
         sizes = torch.bitwise_and(take(payload, torch.int16), SIZE)
-        place = int((sizes >= INFINITY).nonzero()[0])
-        return self._fragments.names(place, place + 1)
+        index = int((sizes >= INFINITY).nonzero()[0])
+        return self._fragments.names(index, index + 1)
 
 
 def _block(x: Tensor) -> int:

@@ -1,4 +1,4 @@
-"""Eight truths to a byte, the first in the lowest bit."""
+"""Packs bools into bytes, eight to a byte, the first in the lowest bit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SIGNS = np.where((np.arange(256)[:, None] >> _EIGHT) & 1, 1.0, -1.0)  # [256, 8
 
 
 def pack(truths: Tensor, payload: Tensor) -> None:
-    """Bools `[n]` to bytes `[ceil(n / 8)]`; bits past the end are 0."""
+    """Packs bools `[n]` into bytes `[ceil(n / 8)]`; bits past the end are 0."""
     if truths.device.type == "cpu":
         payload.numpy()[:] = np.packbits(truths.numpy(), bitorder="little")
     else:
@@ -42,7 +42,7 @@ def unpack_anywhere(payload: Tensor, length: int) -> Tensor:
 
 
 def pack_signs(x: Tensor, payload: Tensor) -> None:
-    """`x >= 0` of `x [n]`, packed: 0 and -0 count as positive."""
+    """Packs `x >= 0` of `x [n]`: 0 and -0 count as positive."""
     if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
         # Four times as fast as torch.ge, whose result is one byte a scalar.
         payload.numpy()[:] = np.packbits(x.numpy() >= 0, bitorder="little")
@@ -52,15 +52,15 @@ def pack_signs(x: Tensor, payload: Tensor) -> None:
 
 @cache
 def sign_table(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """What each of the 256 bytes stands for: eight times ± 1, `[256, 8]`; to be read only."""
+    """The eight signs ± 1 of each of the 256 bytes, `[256, 8]`; don't change it."""
     return torch.from_numpy(_SIGNS).to(device=device, dtype=dtype, copy=True)
 
 
-def look_up(places: Tensor, table: Tensor, room: Tensor) -> None:
-    """Into `room [..., 8]` what lies at the `places [...]` of `table [t, 8]`."""
+def look_up(indices: Tensor, table: Tensor, room: Tensor) -> None:
+    """Writes the rows of `table [t, 8]` at `indices [...]` into `room [..., 8]`."""
     if room.device.type == "cpu":
         # mode="raise" would copy `room`.
-        np.take(table.numpy(), places.numpy(), axis=0, out=room.numpy(), mode="clip")
+        np.take(table.numpy(), indices.numpy(), axis=0, out=room.numpy(), mode="clip")
     else:
-        found = table.index_select(0, places.reshape(-1).int())
+        found = table.index_select(0, indices.reshape(-1).int())
         room.copy_(found.view(room.shape))

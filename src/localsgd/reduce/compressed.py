@@ -2,19 +2,19 @@
 
     v_k <- u_k + e_k,   e_k <- v_k - C(v_k),   result: mean_k C(v_k)
 
-Lin et al. 2020, Algorithm 4, and Algorithm 3 without e; the memory is each member's own. Two ways
-over the wire:
+Lin et al. 2020, Algorithm 4, and Algorithm 3 without e; each member has its own memory. Payloads
+are sent in one of two ways:
 
-- `gather`: every member gets all payloads and takes the mean of what they stand for, which is the
-  paper's average; (M - 1) c bytes in.
-- `two-phase`: member j owns the j-th of M chunks, decodes all payloads of it, takes their mean and
-  compresses that again, with a second memory, before all gather the chunks (Tang et al. 2019,
-  DoubleSqueeze); 2 c (M - 1)/M bytes in, whatever M is.
+- `gather`: every member receives all payloads and takes the mean of the vectors they encode, which
+  is the paper's average; (M - 1) c bytes received.
+- `two-phase`: member j owns the j-th of M chunks, decodes all its payloads, takes their mean and
+  compresses it again, with a second memory, before all gather the chunks (Tang et al. 2019,
+  DoubleSqueeze); 2 c (M - 1)/M bytes received.
 
-What is sent and what is kept add up to what is given: M · result + sum_k e_k, and M times the
-owners' memories, gain sum_k u_k at every sync. Unequal weights scale the updates before, to
-M · weight · u_k. Rows in half precision are worked on in float32, the memories included; payloads
-are as long.
+What is sent and what is kept add up to the updates: M · result + sum_k e_k, plus M times the
+owners' memories, grows by sum_k u_k at every sync. Unequal weights first scale the updates to
+M · weight · u_k. Rows in half precision, and their memories, are processed in float32; payloads
+have the same size.
 
 Shapes: g groups · m members hosted here · M members · n scalars of a row · c bytes of a payload ·
 s scalars of a chunk.
@@ -49,11 +49,11 @@ Way = Literal["auto", "gather", "two-phase"]
 WAYS = ("auto", "gather", "two-phase")
 
 SMALL = 1 << 16
-"""Bytes up to which all others' payloads arrive sooner in one round than smaller ones in two."""
+"""Bytes of all others' payloads up to which gathering is faster than two phases."""
 
 
 class Chunk(NamedTuple):
-    """Scalars `[start, stop)` of a vector, which are compressed on their own."""
+    """Scalars `[start, stop)` of a vector that are compressed separately."""
 
     start: int
     stop: int
@@ -62,8 +62,9 @@ class Chunk(NamedTuple):
     def encode(
         self, x: Tensor, error: Tensor | None, payload: Tensor, draw: torch.Generator | None
     ) -> None:
-        """Writes the `payload [>= c]` of this chunk of x [n], with the memory `error [n]` added
-        where there is one, which keeps what the payload loses.
+        """Writes the `payload [>= c]` of this chunk of x [n].
+
+        The memory `error [n]`, if any, is added first; it then keeps what the payload loses.
         """
         x, payload = x[self.start : self.stop], payload[: self.codec.size]
         if error is None:
@@ -77,11 +78,11 @@ class Chunk(NamedTuple):
             self.codec.add(payload, error, -1.0)
 
     def read(self, payloads: Tensor, out: Tensor) -> None:
-        """This chunk of `out` becomes the sum of what `payloads [P, >= c]` stand for."""
+        """Sets this chunk of `out` to the sum of the decoded `payloads [P, >= c]`."""
         read(self.codec, payloads[:, : self.codec.size], out[self.start : self.stop])
 
     def own(self, payload: Tensor) -> tuple[Codec, Tensor]:
-        """What reads a `payload [>= c]`, and of it what there is to read."""
+        """The codec of a `payload [>= c]`, and the payload cut to its length."""
         return self.codec, payload[: self.codec.size]
 
 
@@ -89,14 +90,14 @@ class CompressedMean(Reducer):
     """Reduces updates to the mean of their compressed selves.
 
     Args:
-        compressor: what becomes of a vector.
+        compressor: compresses vectors.
         feedback: whether what a payload lost is added to the next update.
-        way: over the wire; `auto` gathers where M <= 2 or little arrives.
-        layout: where tensors lie in a row, or in the part of one that is reduced here; it is taken
-            for one tensor where not given.
+        way: how payloads are sent; `auto` gathers if M <= 2 or payloads are small.
+        layout: of the tensors in a row, or in the part of a row that is reduced here; if not given,
+            a row counts as one tensor.
 
     State by member: `error [g, m, n]`; `owner_error [g, m, s]` of the chunk that it owns; `place
-    [g, m]`, its number among the M, which it learns at the first sync.
+    [g, m]`, its index among the M members, which it learns at the first sync.
     """
 
     only_reads = True  # unless there are weights
@@ -117,7 +118,7 @@ class CompressedMean(Reducer):
         self._fragments = Extents.of(layout) if isinstance(layout, Layout) else layout
         self._syncs = 0
         self._memory: dict[str, Tensor] = {}
-        self._places: list[int] = []  # of the hosted members, read once from where they lie
+        self._places: list[int] = []  # indices of the hosted members, copied once to the CPU
         self._chunks: dict[tuple[int, torch.dtype, int], list[Chunk]] = {}
         self._spare: dict[str, Tensor] = {}
 
@@ -194,7 +195,7 @@ class CompressedMean(Reducer):
         return Pending(finish)
 
     def _cut(self, update: Tensor, count: int) -> list[Chunk]:
-        """The row in `count` chunks, the first of which is the longest."""
+        """The row cut into `count` chunks, the first of which is the longest."""
         n, dtype = update.shape[-1], update.dtype
         if (n, dtype, count) not in self._chunks:
             row = self._fragments or Extents.whole(n)
@@ -217,11 +218,11 @@ class CompressedMean(Reducer):
         """Payloads `[g, m, chunks, size]` of `vectors [g, m, ...]`; what they lose is remembered.
 
         Args:
-            memory: where it is kept.
+            memory: the name of the memory.
             chunks: of each hosted member's vector.
         """
         shape = (*vectors.shape[:2], len(chunks[0]), size)
-        # That of a sync before, when none is on its way: fresh memory costs a fault a page.
+        # The buffer of the last sync, if it is free: new memory costs a page fault per page.
         sent = self._spare.pop(memory, None)
         if sent is None or sent.shape != shape or sent.device != vectors.device:
             sent = torch.zeros(shape, dtype=torch.uint8, device=vectors.device)
@@ -243,7 +244,7 @@ class CompressedMean(Reducer):
         return kept
 
     def _draw(self, purpose: str, place: int) -> torch.Generator | None:
-        """Follows from seed, sync and member, so not from who hosts it; groups draw alike."""
+        """A generator that depends on seed, sync and member alone; groups draw equal numbers."""
         seed = self.compressor.seed
         return None if seed is None else generator_for(seed, purpose, self._syncs, place)
 
@@ -255,9 +256,9 @@ class CompressedMean(Reducer):
         own: Sequence[Chunk],
         collective: Collective,
     ) -> None:
-        """Refuses NaN and infinity.
+        """Raises if payloads have NaN or infinity.
 
-        What is received is the same on all processes, so they all raise, and none waits for long.
+        All processes have received the same payloads, so all raise, and none waits for another.
         """
         tensor = first_fault(
             chunk.own(payload)
@@ -269,11 +270,11 @@ class CompressedMean(Reducer):
             raise refusal(tensor, torch.tensor(flags, device=sent.device), collective)
 
     def bound(self, layout: Layout) -> CompressedMean:
-        """A copy of its own that knows `layout`, unless it was made with one."""
+        """A new copy that knows `layout`, unless it was made with one."""
         return self._with(self._fragments or Extents.of(layout))
 
     def part(self, start: int, stop: int) -> CompressedMean:
-        """A copy of its own for scalars `[start, stop)` of the row."""
+        """A new copy for scalars `[start, stop)` of the row."""
         return self._with(self._fragments and self._fragments.part(start, stop))
 
     def _with(self, fragments: Extents | None) -> CompressedMean:
@@ -292,15 +293,15 @@ class CompressedMean(Reducer):
 
 
 def gathers(members: int, size: float) -> bool:
-    """Whether M payloads of c bytes are gathered where the way is `auto`."""
+    """Whether M payloads of `size` bytes are gathered if the way is `auto`."""
     return members <= 2 or (members - 1) * size <= SMALL
 
 
 def _size(chunks: Sequence[Chunk]) -> int:
-    """Bytes of a payload, of whichever chunk."""
+    """The largest payload of a chunk, in bytes."""
     return max(chunk.codec.size for chunk in chunks)
 
 
 def _fault(payloads: Tensor, chunks: Sequence[Chunk]) -> str | None:
-    """The first tensor in `payloads [P, c]` of P chunks that is not finite."""
+    """The name of the first tensor in `payloads [P, c]` of P chunks that is not finite."""
     return first_fault(chunk.own(payload) for chunk, payload in zip(chunks, payloads, strict=True))

@@ -1,4 +1,4 @@
-"""The exact mean: one sum on memory that already lies in place, then one division."""
+"""The exact mean: one sum in place, in the wire's order, then one division."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Where tensors lie in a vector that is compressed: in a row, or in the part of a row that one
-member owns.
+"""The positions of tensors in a vector that is compressed: a row, or a part of one.
 
-What lies between tensors is padding: it is zero, is not counted by any mean, and stays zero.
+Scalars between tensors are padding: they are zero, stay zero, and are counted by no mean.
 
 Shapes: n scalars of the vector.
 """
@@ -16,11 +15,11 @@ from typing import NamedTuple
 from localsgd.rows.layout import Layout
 
 BITS = 8
-"""Scalars whose signs share a byte: fragments start at multiples of it."""
+"""Scalars whose signs share a byte; tensors start at multiples of it."""
 
 
 class Extent(NamedTuple):
-    """One tensor's scalars `[start, stop)`, or those of them that lie in the part at hand."""
+    """One tensor's scalars `[start, stop)`, cut to the vector."""
 
     start: int
     stop: int
@@ -29,7 +28,7 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True)
 class Extents:
-    """The fragments of a vector, in order, without overlap.
+    """The tensors of a vector, in order, without overlap.
 
     Args:
         length: n.
@@ -41,7 +40,7 @@ class Extents:
 
     @staticmethod
     def whole(length: int, name: str = "the row") -> Extents:
-        """All n scalars as if they were one tensor."""
+        """All n scalars as one tensor."""
         return Extents(length, (Extent(0, length, name),) if length else ())
 
     @staticmethod
@@ -55,11 +54,11 @@ class Extents:
 
     @property
     def scalars(self) -> int:
-        """How many there are, padding left out."""
+        """The number of scalars without padding."""
         return sum(stop - start for start, stop, _ in self.fragments)
 
     def part(self, start: int, stop: int) -> Extents:
-        """Those of `[start, stop)`, counted from `start`, a multiple of 8."""
+        """The extents within `[start, stop)`, counted from `start`, a multiple of 8."""
         cut = (
             Extent(max(left, start) - start, min(right, stop) - start, name)
             for left, right, name in self.fragments
@@ -68,7 +67,7 @@ class Extents:
         return Extents(max(0, stop - start), tuple(cut))
 
     def split(self, size: int) -> Iterator[Extent]:
-        """The fragments, cut at multiples of `size` scalars of the vector."""
+        """The extents, cut at multiples of `size` scalars of the vector."""
         for start, stop, name in self.fragments:
             border = start
             while border < stop:
@@ -77,17 +76,18 @@ class Extents:
                 border = end
 
     def names(self, start: int, stop: int) -> str:
-        """The tensors that reach into `[start, stop)`."""
+        """The names of the tensors that have scalars in `[start, stop)`."""
         found = [name for left, right, name in self.fragments if left < stop and right > start]
         return " or ".join(dict.fromkeys(found)) or "padding"
 
 
 def parts(fragments: Extents, count: int) -> tuple[int, list[Extents]]:
-    """`count` parts of one length, a multiple of 8, in all of which the vector has room; the last
-    ones may be shorter, or empty.
+    """Cuts a vector into `count` parts of one length, a multiple of 8.
+
+    The last parts may be shorter, or empty.
 
     Returns:
-        The length, and what lies in each part.
+        The length, and the extents of each part.
     """
     length = -(-fragments.length // (BITS * count)) * BITS
     ends = [min(fragments.length, length * index) for index in range(count + 1)]

@@ -1,4 +1,4 @@
-"""Eight bits a scalar, with a scale for each chunk.
+"""Eight bits per scalar, with a scale for each chunk.
 
     q = round(127 v / max|v|),   C(v) = q · max|v| / 127   over chunks of fixed length
 
@@ -37,8 +37,8 @@ class Int8:
 
     Args:
         chunk: l, scalars that share a scale.
-        seed: of stochastic rounding, up with the probability of the fraction; to the nearest where
-            not given.
+        seed: of stochastic rounding, which rounds up with the probability of the fractional part;
+            if not given, rounding is to the nearest.
     """
 
     chunk: int = 1024
@@ -46,7 +46,7 @@ class Int8:
 
     def __post_init__(self) -> None:
         if self.chunk < 1:
-            raise UserError(f"chunk = {self.chunk} cannot be; give 1 scalar or more to a scale")
+            raise UserError(f"chunk = {self.chunk} is too small; give 1 scalar or more")
 
     @property
     def unbiased(self) -> bool:
@@ -98,5 +98,5 @@ class Int8Codec:
         return self._fragments.names(chunk * self._chunk, (chunk + 1) * self._chunk)
 
     def _in_chunks(self, x: Tensor) -> Tensor:
-        """`[n]` to `[b, l]`, the last one filled up with zeros."""
+        """Reshapes `[n]` to `[b, l]`, with the last chunk filled up with zeros."""
         return torch.nn.functional.pad(x, (0, -len(x) % self._chunk)).view(-1, self._chunk)

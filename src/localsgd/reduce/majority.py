@@ -3,8 +3,8 @@
     result = (mean_k ||u_k||_1 / d) · sign(sum_k sign(u_k)),   a tie gives 0
 
 (Bernstein et al. 2018, Algorithm 3, with a scale, so that models keep the size of their steps.)
-sign(0) = +1 in a vote, as in `Sign`; a tie moves nothing, since any other rule would drift. There
-is no error feedback: members do not know what a vote has lost of them.
+sign(0) = +1 in a vote, as in `Sign`; a tie gives 0, since any other rule would drift. There is no
+error feedback: members do not know what a vote has lost of theirs.
 
 Shapes: g groups · M members · n scalars of a row · s scales · c bytes of a payload.
 """
@@ -30,8 +30,8 @@ class MajorityVote(Reducer):
     """The sign that most members have, scaled by the mean of their scales; payloads are gathered.
 
     Args:
-        sign: what has a scale of its own.
-        layout: where tensors lie in a row; it is taken for one tensor where not given.
+        sign: says how many scalars share a scale.
+        layout: of the tensors in a row; if not given, a row counts as one tensor.
     """
 
     sign: Sign = field(default_factory=Sign)
@@ -42,7 +42,7 @@ class MajorityVote(Reducer):
     def reduce(
         self, update: Tensor, weights: Tensor | None, collective: Collective
     ) -> Pending[Tensor]:
-        """As `Reducer.reduce`. Weights are those of the scales; every member has one vote."""
+        """Reduces as `Reducer.reduce`. Weights apply to the scales; every member has one vote."""
         given, update = update, update.to(scale_dtype(update.dtype))
         if weights is not None:
             update.mul_((weights * collective.members).unsqueeze(-1))
@@ -79,7 +79,7 @@ class MajorityVote(Reducer):
 
 
 def _vote(codec: SignCodec, payloads: Tensor, result: Tensor) -> None:
-    """Into `result [n]`, which is zero, from `payloads [M, c]`."""
+    """Writes the result of the vote of `payloads [M, c]` into `result [n]`, which is zero."""
     scales = codec.scales_of(payloads)
     codec.add_scaled(payloads, result, torch.ones_like(scales))
     means = [sum(own) / len(scales) for own in scales.T.tolist()]

@@ -1,8 +1,7 @@
-"""The ordered mean: the same bits however the members are spread over processes.
+"""The ordered mean: the same bits for every distribution of the members over processes.
 
-Each member sends chunk j of its update to member j, who adds the chunks in the order of the
-members; the sums are gathered.
-As many bytes as a ring: (M - 1)/M of the update out and back.
+Each member sends chunk j of its update to member j, which adds the chunks in the order of the
+members; the sums are gathered. It takes as many bytes as a ring: (M - 1)/M of the update each way.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ from localsgd.reduce.reducer import Reducer
 from localsgd.wire.collective import Collective, Pending
 
 PIECE = 1 << 23
-"""Scalars in half precision that are averaged at once, all hosted members together: what is held
-beside the row stays small.
+"""Most half-precision scalars that are averaged at once, over all hosted members together.
+
+It keeps the memory needed beside the row small.
 """
 
 
@@ -29,8 +29,8 @@ beside the row stays small.
 class OrderedMean(Reducer):
     """mean_k of the updates, summed as ((x_1 + x_2) + x_3) + ... by the owner of each chunk.
 
-    Half precision is summed in float32 and rounded once, so that the mean of equal updates is
-    theirs to the bit. It crosses as it is; weighted, as float32.
+    Half precision is summed in float32 and rounded once, so that the mean of equal updates equals
+    them to the bit. It is sent as it is, or as float32 if there are weights.
     """
 
     linear = True
@@ -55,7 +55,7 @@ class OrderedMean(Reducer):
 
 
 def _pieces(update: Tensor, members: int) -> Iterator[Tensor]:
-    """`update [g, m, n]` as it is, or in half precision in parts `[g, m, <= n]`."""
+    """The whole `update [g, m, n]`, or its parts `[g, m, <= n]` in half precision."""
     n = update.shape[-1]
     size = n
     if scale_dtype(update.dtype) != update.dtype:
@@ -66,7 +66,7 @@ def _pieces(update: Tensor, members: int) -> Iterator[Tensor]:
 
 
 def _mean(update: Tensor, weights: Tensor | None, collective: Collective) -> Pending[Tensor]:
-    """The mean, on its way into `update[:, 0]`."""
+    """Starts the mean, which is written into `update[:, 0]`."""
     n, members = update.shape[-1], collective.members
     wide = scale_dtype(update.dtype)
     sent = update
@@ -86,8 +86,9 @@ def _mean(update: Tensor, weights: Tensor | None, collective: Collective) -> Pen
 
 @contextmanager
 def _aside(device: torch.device) -> Generator[None]:
-    """On a GPU what is queued inside waits for all that is queued by now, and nothing queued later
-    waits for it: the owner's sum would hold up a backward pass.
+    """Queues work on a side stream of a GPU, so that a backward pass doesn't wait for it.
+
+    The work itself waits for everything queued before.
     """
     if device.type != "cuda":
         yield

@@ -1,16 +1,16 @@
-"""PowerSGD: matrices as products of two thin ones, which can be averaged as they are.
+"""PowerSGD: approximates matrices by products of two thin ones, whose means are sent.
 
-For each tensor, seen as a matrix, with V_k = U_k + E_k and Q of the sync before:
+For each tensor, seen as a matrix, with V_k = U_k + E_k and Q of the last sync:
 
     P <- orthogonal(mean_k V_k Q),   Q_k <- V_k^T P,   E_k <- V_k - P Q_k^T,   Q <- mean_k Q_k
     result: P Q^T
 
-(Vogels, Karimireddy, Jaggi 2019, Algorithms 1 and 2, with warm start.) What would not get smaller
-goes as it is: vectors, and matrices with r (rows + columns) >= rows · columns. The two means are
-plain ones, of small vectors, whatever M is.
+(Vogels, Karimireddy, Jaggi 2019, Algorithms 1 and 2, with warm start.) Tensors that would not get
+smaller are sent uncompressed: vectors, and matrices with r (rows + columns) >= rows · columns. The
+two means are plain means of small vectors, for any M.
 
-Rows in half precision are worked on in float32, memory and wire included: P goes like the square of
-an update, for which float16 has no room, and an orthogonal basis that is rounded is none.
+Rows in half precision are processed, remembered and sent in float32: P is of the size of a squared
+update, too small for float16, and rounding would make the basis no longer orthogonal.
 
 Shapes: g groups · m members hosted here · M members · n scalars of a row · r rank.
 """
@@ -34,7 +34,7 @@ from localsgd.wire.collective import Collective, Pending
 
 
 class Matrix(NamedTuple):
-    """A tensor that is compressed: where it lies in a row, and its shape as a matrix."""
+    """A tensor that is compressed: its position in a row, and its shape as a matrix."""
 
     name: str
     start: int
@@ -42,14 +42,14 @@ class Matrix(NamedTuple):
     columns: int
 
     def view(self, x: Tensor) -> Tensor:
-        """`[..., rows, columns]` of `x [..., n]`."""
+        """This matrix `[..., rows, columns]` as a view of `x [..., n]`."""
         stop = self.start + self.rows * self.columns
         return x[..., self.start : stop].unflatten(-1, (self.rows, self.columns))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is compressed, and the stretches `[start, stop)` of a row that are sent as they are."""
+    """The matrices to compress, and the parts `[start, stop)` of a row to send as they are."""
 
     matrices: tuple[Matrix, ...]
     plain: tuple[tuple[str, int, int], ...]
@@ -76,13 +76,14 @@ class PowerSgd(Reducer):
     """Reduces updates to the mean of their projections on a few directions, with error feedback.
 
     Args:
-        layout: where tensors lie in a row; may be left to who makes the rows (`bound`).
+        layout: of the tensors in a row; if not given, `bound` sets it.
         rank: r.
         feedback: whether what a projection lost is added to the next update.
-        mean: takes the two small means; `OrderedMean` for the same bits over every hosting.
+        mean: takes the two small means; `OrderedMean` gives the same bits for any number of
+            processes.
         seed: of the first Q.
 
-    State by member: `error [g, m, n]`; `q [g, m, sum of r · columns]`, the same for all of a group.
+    State by member: `error [g, m, n]`; `q [g, m, sum of r · columns]`, equal in a group.
     """
 
     def __init__(
@@ -148,21 +149,21 @@ class PowerSgd(Reducer):
     def _plan(self) -> Plan:
         if self._made is None:
             raise UserError(
-                "PowerSGD needs to know where tensors lie; make it with a layout, or bind it to one"
+                "PowerSGD needs the layout of the row; make it with a layout, or bind it to one"
             )
         return self._made
 
     def bound(self, layout: Layout) -> PowerSgd:
-        """A copy of its own that knows `layout`, unless it was made with one."""
+        """A new copy that knows `layout`, unless it was made with one."""
         chosen = self._layout or layout
         return PowerSgd(chosen, self.rank, feedback=self.feedback, mean=self._mean, seed=self._seed)
 
     def part(self, start: int, stop: int) -> PowerSgd:
-        """A copy of its own, for a whole row: a part of one would cut matrices."""
+        """A new copy for a whole row; raises for a part, which would cut matrices."""
         if self._layout is not None and (start, stop) == (0, self._layout.length):
             return self.bound(self._layout)
         raise UserError(
-            "PowerSGD takes tensors whole and cannot be applied to fragments of a row; "
+            "PowerSGD needs whole tensors and cannot be applied to fragments of a row; "
             "use one fragment, or another compressor"
         )
 
@@ -173,7 +174,7 @@ class PowerSgd(Reducer):
             )
 
     def _mean_products(self, update: Tensor, collective: Collective) -> Tensor:
-        """The mean of all V_k Q, and then of what is sent as it is: `[g, ...]`."""
+        """The mean of all V_k Q, followed by the mean of what is sent as it is: `[g, ...]`."""
         assert self._q is not None
         q = self._split(self._q, of_rows=False)
         products = [
@@ -190,14 +191,14 @@ class PowerSgd(Reducer):
         return found
 
     def _projected(self, update: Tensor, left: list[Tensor]) -> list[Tensor]:
-        """Every member's V_k^T P: `[g, m, columns, r]` of each matrix."""
+        """Every member's V_k^T P, `[g, m, columns, r]` for each matrix."""
         return [
             _products(matrix.view(update).transpose(-1, -2), basis.unsqueeze(1))
             for matrix, basis in zip(self._plan.matrices, left, strict=True)
         ]
 
     def _lost(self, update: Tensor, left: list[Tensor], own: list[Tensor]) -> Tensor:
-        """V_k - P Q_k^T of matrices; nothing of the rest."""
+        """The new memory: V_k - P Q_k^T of matrices, and 0 of the rest."""
         error = torch.zeros_like(update) if self._error is None else self._error
         for matrix, basis, right in zip(self._plan.matrices, left, own, strict=True):
             sent = _products(basis.unsqueeze(1), right.transpose(-1, -2))
@@ -205,7 +206,7 @@ class PowerSgd(Reducer):
         return error
 
     def _result(self, p: Tensor, left: list[Tensor], q: Tensor, out: Tensor) -> Tensor:
-        """Into `out [g, n]`: P Q^T, and the means of what was sent as it is."""
+        """Writes P Q^T, and the means of what was sent as it is, into `out [g, n]`."""
         out.zero_()
         right = self._split(q, of_rows=False)
         for matrix, basis, part in zip(self._plan.matrices, left, right, strict=True):
@@ -218,7 +219,7 @@ class PowerSgd(Reducer):
         return out
 
     def _split(self, flat: Tensor, *, of_rows: bool) -> list[Tensor]:
-        """All P (or Q) `[g, rows, r]` out of a vector `[g, ...]` that begins with them."""
+        """All P (or Q) `[g, rows, r]` at the beginning of a vector `[g, ...]`."""
         found, at = [], 0
         for matrix in self._plan.matrices:
             height = matrix.rows if of_rows else matrix.columns
@@ -228,7 +229,7 @@ class PowerSgd(Reducer):
         return found
 
     def _drawn(self, like: Tensor) -> Tensor:
-        """A random Q for every matrix: `[1, ...]`."""
+        """A random Q for every matrix, `[1, ...]`."""
         draws = [
             torch.randn(matrix.columns * self.rank, generator=draw, dtype=torch.float64)
             for index, matrix in enumerate(self._plan.matrices)
@@ -237,7 +238,7 @@ class PowerSgd(Reducer):
         return torch.cat(draws).to(like).unsqueeze(0)
 
     def _name_at(self, place: int) -> str:
-        """Whose scalar lies there in the first vector that is averaged."""
+        """The name of the tensor at an index of the first vector that is averaged."""
         for matrix in self._plan.matrices:
             place -= matrix.rows * self.rank
             if place < 0:
@@ -246,7 +247,7 @@ class PowerSgd(Reducer):
             place -= stop - start
             if place < 0:
                 return name
-        raise AssertionError("there are not so many")
+        raise AssertionError("the index is beyond the vector")
 
     def state(self) -> dict[str, Any]:
         kept = {"error": self._error, "q": self._q}
@@ -262,7 +263,7 @@ class PowerSgd(Reducer):
 
 
 def _as_matrix(slot: Slot) -> tuple[int, int]:
-    """Rows and columns of a tensor's memory, whose outermost axis is the rows."""
+    """Rows and columns of a tensor's memory; the outermost axis gives the rows."""
     if len(slot.shape) < 2 or not slot.length:
         return 1, slot.length
     rows = slot.shape[max(range(len(slot.shape)), key=lambda axis: slot.stride[axis])]
@@ -285,9 +286,9 @@ def _flat(parts: list[Tensor]) -> Tensor:
 
 
 def _products(a: Tensor, b: Tensor) -> Tensor:
-    """a b, member by member, so that the bits do not depend on how many are hosted.
+    """The products of `a [g, m or 1, i, j]` and `b [g, m or 1, j, k]`.
 
-    From `[g, m or 1, i, j]` and `[g, m or 1, j, k]`.
+    They are computed member by member, so that the bits do not depend on how many are hosted.
     """
     groups, members = a.shape[0], max(a.shape[1], b.shape[1])
     a, b = (x.expand(groups, members, -1, -1) for x in (a, b))
@@ -301,6 +302,7 @@ def _products(a: Tensor, b: Tensor) -> Tensor:
 def _orthogonal(p: Tensor) -> Tensor:
     """An orthonormal basis `[g, rows, r]` of the columns of `p`, group by group.
 
-    Householder's way completes it where columns vanish, so a tensor that rested can move again.
+    Householder's method completes the basis if columns are 0, so a tensor that has not moved can
+    move later.
     """
     return torch.stack([torch.linalg.qr(matrix).Q for matrix in p])

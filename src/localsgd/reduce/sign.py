@@ -1,10 +1,10 @@
-"""The scaled sign: one bit a scalar.
+"""The scaled sign: one bit per scalar.
 
     C(v) = (||v||_1 / d) · sign(v),   sign(0) = +1
 
 with one scale for each tensor, for the whole vector, or for fixed chunks of it; d is the number of
-scalars that share a scale, padding left out (Lin et al. 2020, Algorithms 3 and 4; Karimireddy et
-al. 2019, who scale each tensor). A tensor of zeros has the scale 0 and stays where it is.
+scalars that share a scale, without padding (Lin et al. 2020, Algorithms 3 and 4; Karimireddy et al.
+2019, who scale each tensor). A tensor of zeros has the scale 0 and does not move.
 
 Payload: the scales, then ceil(n / 8) bytes of signs.
 
@@ -41,7 +41,7 @@ class Sign(Compressor):
     """The scaled sign.
 
     Args:
-        scales: what has a scale of its own: each `tensor`, the whole `row`, or each chunk of so
+        scales: which scalars share a scale: each `tensor`, the whole `row`, or each chunk of this
             many scalars (a multiple of 8).
     """
 
@@ -92,8 +92,8 @@ class SignCodec:
         self.add(payload, error, -1.0)
 
     def _encode(self, x: Tensor, more: Tensor | None, payload: Tensor) -> None:
-        """Of x [n], to which `more` is added first, while it is at hand."""
-        # In float64 and by block, for the same bits however workers are hosted.
+        """Encodes x [n], to which `more` is added first, block by block."""
+        # Sums are in float64 and by block, for the same bits with any number of processes.
         wide = widest(x.device)
         sums = torch.empty(len(self._blocks), dtype=wide, device=x.device)
         scratch = torch.empty(self._room, dtype=self._dtype, device=x.device)
@@ -134,15 +134,16 @@ class SignCodec:
         out[end:] = 0.0
 
     def add_scaled(self, payloads: Tensor, out: Tensor, scales: Tensor) -> None:
-        """out <- out + the signs of `payloads [P, c]`, times `scales [P, s]` and not their own."""
+        """Adds the signs of `payloads [P, c]` times the given `scales [P, s]` to `out`."""
         for run, parts in self._scaled(payloads, scales):
             own = out[run.start : run.stop]
             for part in parts:
                 own += part
 
     def _scaled(self, payloads: Tensor, scales: Tensor) -> Iterator[tuple[Span, Sequence[Tensor]]]:
-        """The signs of each run, times `scales [P, s]`: those of as many payloads as a pass takes,
-        each pass in the place of the one before.
+        """The signs of each span times `scales [P, s]`, for some payloads at a time.
+
+        Each pass overwrites the memory of the last one.
         """
         bits = payloads[:, self._scale_bytes :]
         count = payloads.shape[0]
@@ -163,7 +164,7 @@ class SignCodec:
             x[start:stop] *= scales[scale]
 
     def scales_of(self, payloads: Tensor) -> Tensor:
-        """`[P, s]` of payloads `[P, c]`."""
+        """The scales `[P, s]` in payloads `[P, c]`."""
         own = payloads[:, : self._scale_bytes].clone(memory_format=torch.contiguous_format)
         return own.view(-1).view(self._dtype).view(payloads.shape[0], self.scales)
 
@@ -178,12 +179,12 @@ class SignCodec:
         return self.fragments.names(blocks[0].start, blocks[-1].stop)
 
     def _summed(self, values: Tensor, group: Tensor) -> Tensor:
-        """Values of blocks, added up by scale."""
+        """The sums of blocks' values by scale."""
         return values.new_zeros(self.scales).index_add_(0, group, values)
 
 
 def _blocks(fragments: Extents, scales: Literal["tensor", "row"] | int) -> Iterator[Block]:
-    """The fragments, cut so that a block has one scale."""
+    """The extents, cut so that each block has one scale."""
     chunk = scales if isinstance(scales, int) else max(1, fragments.length)
     scale, last = -1, None
     for start, stop, name in fragments.split(chunk):
@@ -194,7 +195,7 @@ def _blocks(fragments: Extents, scales: Literal["tensor", "row"] | int) -> Itera
 
 
 def _sums(sizes: Tensor, run: Span) -> Tensor:
-    """Of each block of the run, `[blocks]`; between blocks all is 0."""
+    """The sum of each block of the span, `[blocks]`; scalars between blocks are 0."""
     if len(run.blocks) == 1 or sizes.device.type != "cpu":
         ends = [*run.offsets[1:], len(sizes)]
         parts = (sizes[start:end].sum() for start, end in zip(run.offsets, ends, strict=True))

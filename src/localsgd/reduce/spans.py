@@ -1,9 +1,9 @@
-"""Which scalars the scaled sign works on at once.
+"""Spans: the scalars that the scaled sign processes at once.
 
-Neither small tensors one by one, whose calls would take longer than their work, nor more than stays
-in the cache.
+Small tensors are processed together, since calls would take longer than the work; a span is small
+enough for the cache.
 
-Shapes: l scalars of a run · b bytes of their signs, ceil(l / 8) · p scalars of it that are padding.
+Shapes: l scalars of a span · b bytes of their signs, ceil(l / 8) · p of its scalars are padding.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from localsgd.reduce.bits import look_up, pack, sign_table
 from localsgd.reduce.extents import BITS
 
 LENGTH = 1 << 17
-"""Scalars of a run, at most."""
+"""Most scalars of a span."""
 
 AT_ONCE = 1 << 19
-"""Scalars of several payloads that are read at once, at most, if they are more than a run's."""
+"""Most scalars of several payloads that are read at once; a single span may be longer."""
 
 BYTES = 256
-"""That there are."""
+"""Number of different bytes."""
 
 
 class Block(NamedTuple):
@@ -59,21 +59,21 @@ class Span:
 
     @cached_property
     def bytes(self) -> slice:
-        """Of the signs of the whole vector, those of this run."""
+        """The bytes of this span's signs among those of the whole vector."""
         return slice(self.start // BITS, -(-self.stop // BITS))
 
     @cached_property
     def offsets(self) -> list[int]:
-        """Where its blocks start, from its own start on."""
+        """The starts of its blocks, counted from the span's start."""
         return [block.start - self.start for block in self.blocks]
 
     @cached_property
     def length(self) -> int:
-        """Scalars of its bytes."""
+        """The number of scalars in its bytes."""
         return BITS * (self.bytes.stop - self.bytes.start)
 
     def on(self, device: torch.device, name: str) -> Tensor:
-        """One of its tensors on `device`, where it is carried once."""
+        """One of its tensors on `device`, to which it is copied once."""
         if (device, name) not in self._carried:
             self._carried[device, name] = getattr(self, name).to(device)
         return self._carried[device, name]
@@ -83,8 +83,9 @@ class Span:
         return {}
 
     def read(self, signs: Tensor, scales: Tensor, scratch: Tensor) -> Sequence[Tensor]:
-        """The signs `[P, b]` of this run, times `scales [P, s]` of the whole vector, in `scratch`:
-        P vectors `[l]`, whose padding is 0.
+        """The signs `[P, b]` of this span times `scales [P, s]` of the whole vector.
+
+        The result, P vectors `[l]` with a padding of 0, is in `scratch`.
         """
         payloads, end = signs.shape[0], self.stop - self.start
         whole = scratch[: payloads * self.length]
@@ -104,7 +105,7 @@ class Span:
         return whole.view(payloads, -1)[:, :end].unbind()
 
     def _look_up(self, signs: Tensor, scales: Tensor, unit: Tensor, room: Tensor) -> None:
-        """From tables of the signs times each scale, and of zeros."""
+        """Reads the signs from tables: of signs times each scale, and of zeros."""
         payloads, own = scales.shape
         if payloads * self._tables == 1:
             look_up(signs, unit * scales[0, 0], room)
@@ -113,15 +114,15 @@ class Span:
         torch.mul(scales[:, :, None, None], unit, out=tables[:, :own])
         if own < self._tables:
             tables[:, own:] = 0.0
-        places = signs + self.on(signs.device, "_places")
+        indices = signs + self.on(signs.device, "_table_starts")
         if payloads > 1:
             step = BYTES * self._tables
-            places += torch.arange(0, payloads * step, step, device=signs.device).unsqueeze(1)
-        look_up(places, tables.view(-1, BITS), room)
+            indices += torch.arange(0, payloads * step, step, device=signs.device).unsqueeze(1)
+        look_up(indices, tables.view(-1, BITS), room)
 
     @cached_property
     def _scales(self) -> slice:
-        """Of the scales of the whole vector, those of its blocks."""
+        """The scales of its blocks among those of the whole vector."""
         return slice(self.blocks[0].scale, self.blocks[-1].scale + 1)
 
     @cached_property
@@ -129,15 +130,15 @@ class Span:
         return self._scale_of_byte()
 
     def _scale_of_byte(self) -> Tensor:
-        """The number of the scale `[b]` of the scalars of each byte."""
+        """The index `[b]` of the scale of each byte's scalars."""
         starts = torch.tensor([block.start // BITS for block in self.blocks])
         scales = torch.tensor([block.scale for block in self.blocks])
-        places = torch.arange(self.bytes.start, self.bytes.stop)
-        return scales[torch.searchsorted(starts, places, right=True) - 1]
+        indices = torch.arange(self.bytes.start, self.bytes.stop)
+        return scales[torch.searchsorted(starts, indices, right=True) - 1]
 
     @cached_property
     def _tables(self) -> int:
-        """One for each scale, and one of zeros where there are bytes between blocks."""
+        """The number of tables: one for each scale, and one of zeros for bytes between blocks."""
         ends = (-(-block.stop // BITS) for block in self.blocks)
         starts = (block.start // BITS for block in self.blocks[1:])
         own = self._scales.stop - self._scales.start
@@ -145,37 +146,37 @@ class Span:
 
     @cached_property
     def _from_tables(self) -> bool:
-        """Whether tables are short beside the run; to multiply byte by byte is slow."""
+        """Whether tables are short beside the span; multiplying byte by byte is slow."""
         return BYTES * self._tables <= 2 * self.length // BITS
 
     @cached_property
-    def _places(self) -> Tensor:
-        """Where the table of each byte `[b]` begins."""
+    def _table_starts(self) -> Tensor:
+        """The index `[b]` at which the table of each byte begins."""
         padding = self._inside.view(-1, BITS).any(1).logical_not()
         tables = self._scale_of_byte() - self._scales.start
         return tables.masked_fill_(padding, self._tables - 1).mul_(BYTES)
 
     @cached_property
     def _padding(self) -> Tensor | None:
-        """The places `[p]` of what belongs to no block, up to the last byte's end."""
+        """The indices `[p]` of scalars that belong to no block, up to the last byte's end."""
         return _where(~self._inside)
 
     @cached_property
     def _ragged(self) -> Tensor | None:
-        """The padding that shares a byte with the end of a block."""
+        """The indices of the padding that shares a byte with the end of a block."""
         shared = self._inside.view(-1, BITS).any(1).repeat_interleave(BITS)
         return _where(shared & ~self._inside)
 
     @cached_property
     def mask(self) -> Tensor:
-        """The bytes `[b]` whose bits are 1 where there is no padding."""
+        """Bytes `[b]` with a bit of 1 for every scalar that is no padding."""
         mask = torch.empty(self.length // BITS, dtype=torch.uint8)
         pack(self._inside, mask)
         return mask
 
     @property
     def _inside(self) -> Tensor:
-        """Whether a scalar, up to the last byte's end, belongs to a block."""
+        """Whether each scalar, up to the last byte's end, belongs to a block."""
         inside = torch.zeros(self.length, dtype=torch.bool)
         for start, stop, _ in self.blocks:
             inside[start - self.start : stop - self.start] = True
@@ -183,7 +184,7 @@ class Span:
 
 
 def spans(blocks: Iterable[Block]) -> Iterator[Span]:
-    """The blocks in as few runs as there can be; those longer than `LENGTH` are cut."""
+    """Groups the blocks into as few spans as possible; blocks longer than `LENGTH` are cut."""
     held: list[Block] = []
     count = 0
     for block in _cut(blocks):
@@ -203,5 +204,5 @@ def _cut(blocks: Iterable[Block]) -> Iterator[Block]:
 
 
 def _where(truths: Tensor) -> Tensor | None:
-    places = truths.nonzero().flatten()
-    return places if len(places) else None
+    indices = truths.nonzero().flatten()
+    return indices if len(indices) else None

@@ -1,9 +1,9 @@
-"""The k largest scalars of a vector, as they are; the rest waits in the memory of error feedback.
+"""Sends the k largest scalars of a vector; the rest stays in the memory of error feedback.
 
-Payload: k numbers in the order of their places, then the places, as 32-bit indices or as a bitmap
+Payload: k numbers in the order of their indices, then the indices, in 32 bits each or as a bitmap
 of n bits, whichever is smaller (Stich et al. 2018, Sparsified SGD with memory).
 
-Shapes: n scalars of a vector · k that are sent.
+Shapes: n scalars of a vector · k scalars that are sent.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TopK(Compressor):
     """Keeps the largest scalars of a vector.
 
     Args:
-        fraction: of the scalars that are sent, in (0, 1]; k is rounded up.
+        fraction: the fraction of scalars that are sent, in (0, 1]; k is rounded up.
     """
 
     fraction: float = 0.01
@@ -43,22 +43,25 @@ class TopK(Compressor):
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
             raise UserError(
-                f"top-k with a share of {self.fraction:g} would send "
+                f"top-k with a fraction of {self.fraction:g} would send "
                 f"{'nothing (k = 0)' if self.fraction <= 0 else 'more than there is'}; "
-                "give a share above 0 and up to 1, such as 0.01"
+                "give a fraction above 0 and up to 1, such as 0.01"
             )
 
     def codec(self, fragments: Extents, dtype: torch.dtype) -> TopKCodec:
         check_dtype(dtype)
         if fragments.length >= 2**31:
-            raise UserError(f"top-k counts in 32 bits, too few for {fragments.length} scalars")
+            raise UserError(
+                f"top-k has indices of 32 bits, too few for {fragments.length} scalars; choose "
+                "another compressor"
+            )
         return TopKCodec(
             fragments, scale_dtype(dtype), math.ceil(self.fraction * fragments.scalars)
         )
 
 
 class TopKCodec:
-    """Numbers and places of vectors of one length."""
+    """Numbers and indices of vectors of one length."""
 
     def __init__(self, fragments: Extents, dtype: torch.dtype, k: int) -> None:
         self._fragments = fragments
@@ -70,18 +73,18 @@ class TopKCodec:
         self.size = self._value_bytes + (bitmap if self.as_bitmap else k * INDEX.itemsize)
 
     def encode(self, x: Tensor, payload: Tensor, draw: torch.Generator | None = None) -> None:
-        places = torch.topk(x.abs(), self.k, sorted=False).indices.sort().values
-        put(x[places].to(self._dtype), payload[: self._value_bytes])
+        indices = torch.topk(x.abs(), self.k, sorted=False).indices.sort().values
+        put(x[indices].to(self._dtype), payload[: self._value_bytes])
         if self.as_bitmap:
             chosen = torch.zeros(len(x), dtype=torch.bool, device=x.device)
-            chosen[places] = True
+            chosen[indices] = True
             pack(chosen, payload[self._value_bytes :])
         else:
-            put(places.to(INDEX), payload[self._value_bytes :])
+            put(indices.to(INDEX), payload[self._value_bytes :])
 
     def add(self, payload: Tensor, out: Tensor, factor: float = 1.0) -> None:
-        places, values = self._places(payload), take(payload[: self._value_bytes], self._dtype)
-        out[places] += (factor * values).to(out.dtype)
+        indices, values = self._indices(payload), take(payload[: self._value_bytes], self._dtype)
+        out[indices] += (factor * values).to(out.dtype)
 
     def doubts(self, payload: Tensor) -> Tensor:
         return maybe_not_finite(take(payload[: self._value_bytes], self._dtype))
@@ -90,14 +93,14 @@ class TopKCodec:
         index = first_not_finite(take(payload[: self._value_bytes], self._dtype))
         if index is None:
             return None
-        place = int(self._places(payload)[index])
-        return self._fragments.names(place, place + 1)
+        found = int(self._indices(payload)[index])
+        return self._fragments.names(found, found + 1)
 
-    def _places(self, payload: Tensor) -> Tensor:
-        """`[k]`, ascending."""
-        places = payload[self._value_bytes :]
+    def _indices(self, payload: Tensor) -> Tensor:
+        """The indices in a payload, `[k]`, ascending."""
+        indices = payload[self._value_bytes :]
         if self.as_bitmap:
-            # Told how many there are, it need not wait for the device to count them.
-            chosen = unpack(places, self._fragments.length)
+            # With a known size it need not wait for the device to count.
+            chosen = unpack(indices, self._fragments.length)
             return torch.nonzero_static(chosen, size=self.k).flatten()
-        return take(places, INDEX).long()
+        return take(indices, INDEX).long()

@@ -1,7 +1,7 @@
-"""Where each tensor of a model lies in its row.
+"""The layout of a row: the position of each tensor of a model.
 
 A row is a worker's model as one flat vector; the model's tensors are views of it, in their own
-shape and memory format. Tensors start at multiples of 64 bytes, and what is between them stays
+shape and memory format. Tensors start at multiples of 64 bytes, and the scalars between them stay
 zero.
 
 Shapes: n scalars of a row, padding included.
@@ -20,12 +20,12 @@ from torch import Tensor
 from localsgd.errors import UserError
 
 ALIGNMENT = 16
-"""Scalars: a cache line of float32, so that views start as aligned as tensors of their own."""
+"""Scalars of a cache line of float32, so that views are as aligned as separate tensors."""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One tensor's place: `row[offset : offset + prod(shape)]`, laid out by `stride`."""
+    """One tensor's position: `row[offset : offset + prod(shape)]`, laid out by `stride`."""
 
     name: str
     shape: tuple[int, ...]
@@ -40,7 +40,7 @@ class Slot:
         return row[self.offset : self.offset + self.length].as_strided(self.shape, self.stride)
 
     def stacked(self, rows: Tensor) -> Tensor:
-        """Of all `rows [w, n]`: `[w, *shape]`."""
+        """This tensor in all `rows [w, n]`, as a view `[w, *shape]`."""
         part = rows[:, self.offset : self.offset + self.length]
         return part.as_strided((len(rows), *self.shape), (rows.stride(0), *self.stride))
 
@@ -50,7 +50,7 @@ class Layout:
     """The slots of a row.
 
     Args:
-        slots: in the order in which they lie.
+        slots: in the order of their offsets.
         length: n.
         dtype: of all tensors of the row.
     """
@@ -93,12 +93,12 @@ class Layout:
         return {slot.name: slot.stacked(rows) for slot in self.slots}
 
     def clear_padding(self, row: Tensor) -> None:
-        """Zeroes what belongs to no tensor of `row [n]`."""
+        """Sets the scalars of `row [n]` that belong to no tensor to 0."""
         row[self._padding.to(row.device)] = 0
 
     @cached_property
     def _padding(self) -> Tensor:
-        """Which scalars of a row belong to no tensor."""
+        """The indices of scalars that belong to no tensor."""
         padding = torch.ones(self.length, dtype=torch.bool)
         for slot in self.slots:
             padding[slot.offset : slot.offset + slot.length] = False
@@ -117,7 +117,7 @@ class Layout:
         return tuple(end for end, start in zip(ends, starts, strict=True) if end < start)
 
     def fingerprint(self) -> bytes:
-        """A hash of names, shapes, memory formats and dtype: equal where rows may be averaged."""
+        """A hash of names, shapes, memory formats and dtype; equal if rows may be averaged."""
         return hashlib.sha256(repr((self.slots, self.length, self.dtype)).encode()).digest()
 
 

@@ -1,7 +1,7 @@
-"""The rows of a user's model: which of its tensors are synchronised, and where they lie.
+"""The rows of a user's model: the parameters that are synchronised, and their memory.
 
 A model in a user's own loop has one row for each dtype and device. Its parameters are moved into
-the rows once and stay there; whoever moves them out again is told so at the next sync.
+the rows once and stay there; if the user moves them out again, the next sync raises an error.
 
 Shapes: n scalars of a row.
 """
@@ -23,14 +23,14 @@ from localsgd.errors import UserError
 from localsgd.rows.layout import Layout, adopt
 
 BATCH = 8
-"""Parameters that are looked at in one sync: a few microseconds."""
+"""Parameters that are checked in one sync, which takes a few microseconds."""
 
 
 class Batch(NamedTuple):
-    """Parameters, the addresses where they belong, and where modules keep them."""
+    """Some parameters, their addresses in the row, and the modules' dictionaries with them."""
 
     parameters: tuple[nn.Parameter, ...]
-    places: list[int]
+    addresses: list[int]
     homes: list[dict[str, nn.Parameter | None]]
     keys: list[str]
 
@@ -40,10 +40,10 @@ class Row:
     """Parameters of one dtype on one device.
 
     Args:
-        layout: where each lies.
-        values: `[n]`, the memory of all of them.
+        layout: the position of each parameter.
+        values: `[n]`, the memory of all parameters.
         parameters: in the order of the layout's slots.
-        homes: the modules' own dictionaries in which they are found, and their names there.
+        homes: the modules' dictionaries that hold the parameters, and their names there.
     """
 
     layout: Layout
@@ -52,21 +52,24 @@ class Row:
     homes: tuple[tuple[dict[str, nn.Parameter | None], str], ...]
 
     def check_in_place(self) -> None:
-        """Refuses where a parameter has left the row (`model.to()`, `model.half()`, `p.data =`) or
-        the model (`load_state_dict(assign=True)`).
+        """Raises if a parameter has left the row or the model.
+
+        `model.to()`, `model.half()` and `p.data =` take it out of the row,
+        `load_state_dict(assign=True)` out of the model.
         """
         for batch in self._batches:
             self._check(batch)
 
     def check_some_in_place(self) -> None:
-        """`check_in_place` of the next few parameters in turn: what moves a model moves all, and
-        one that moves alone is found some syncs later.
+        """Checks the next few parameters in turn.
+
+        A model is usually moved as a whole; a single moved parameter is found some syncs later.
         """
         self._check(next(self._turns))
 
     @property
     def in_place(self) -> bool:
-        """Whether all parameters are where they belong."""
+        """Whether all parameters are in the row and in the model."""
         return all(map(_in_place, self._batches))
 
     def _check(self, batch: Batch) -> None:
@@ -118,10 +121,10 @@ class Row:
 
 
 def _in_place(batch: Batch) -> bool:
-    # Asked at every sync, so in C; who is to blame is looked for afterwards.
-    places = list(map(Tensor.data_ptr, batch.parameters))
+    # Called at every sync, so done by C functions; which parameter it is, is found out afterwards.
+    addresses = list(map(Tensor.data_ptr, batch.parameters))
     found = map(dict.get, batch.homes, batch.keys)
-    return places == batch.places and all(map(operator.is_, found, batch.parameters))
+    return addresses == batch.addresses and all(map(operator.is_, found, batch.parameters))
 
 
 def rows_of(model: nn.Module, inner: Optimizer, multiple: int) -> tuple[Row, ...]:
@@ -137,7 +140,7 @@ def rows_of(model: nn.Module, inner: Optimizer, multiple: int) -> tuple[Row, ...
     for kind in dict.fromkeys((p.dtype, p.device) for _, p in named):
         chosen = [(name, p) for name, p in named if (p.dtype, p.device) == kind]
         layout = Layout.of(((name, p.data) for name, p in chosen), multiple=multiple)
-        if layout.spare is None:  # A worker that is left out of a mean says so there.
+        if layout.spare is None:  # It marks a worker that is left out of a mean.
             layout = replace(layout, length=layout.length + multiple)
         values = layout.rows(1, kind[1])[0]
         adopt(layout, values, chosen)
@@ -172,14 +175,14 @@ def _synchronised(model: nn.Module, inner: Optimizer) -> Iterator[tuple[str, nn.
 
 def _check_kind(name: str, parameter: nn.Parameter) -> None:
     if nn.parameter.is_lazy(parameter):
-        raise UserError(f"{name} has no shape yet; let the model see one batch before")
+        raise UserError(f"{name} has no shape yet; run one batch through the model first")
     if type(parameter.data) is not Tensor:
         raise UserError(
             f"{name} is a {type(parameter.data).__name__}: sharded and other special tensors can't "
             "lie in a row; LocalSGD needs whole, plain parameters on every process"
         )
     if parameter.is_meta:
-        raise UserError(f"{name} is on the meta device and has no values; initialise it before")
+        raise UserError(f"{name} is on the meta device and has no values; initialise it first")
     if not parameter.is_floating_point():
         raise UserError(
             f"{name} is {parameter.dtype}; only floating parameters can be averaged (a complex one "

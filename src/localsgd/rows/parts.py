@@ -1,7 +1,7 @@
-"""Tensors that are no plain memory: sparse, quantised, nested, conjugated, expanded, wrapped.
+"""Tensors that are not plain: sparse, quantised, nested, conjugated, expanded, wrapped.
 
-Only plain dense tensors can be averaged, sent as bytes or written in place. The others are taken
-apart to be compared.
+Only plain dense tensors can be averaged, sent as bytes or written in place. Others are only
+compared, part by part.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 DIGEST_BYTES = 16
 CHUNK_BYTES = 1 << 24
-"""Hashed at a time, from a copy, so that a large tensor is never held twice."""
+"""Bytes that are copied and hashed at a time, so that no large tensor is copied as a whole."""
 
 
 def is_plain(tensor: Tensor) -> bool:
@@ -31,7 +31,7 @@ def is_plain(tensor: Tensor) -> bool:
 
 
 def once(tensor: Tensor) -> Tensor:
-    """Each place in memory of an expanded tensor once: a view of size 1 where the stride is 0."""
+    """A view with each memory location of an expanded tensor once: size 1 if the stride is 0."""
     for axis, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
         if size > 1 and stride == 0:
             tensor = tensor.narrow(axis, 0, 1)
@@ -39,19 +39,22 @@ def once(tensor: Tensor) -> Tensor:
 
 
 def put(tensor: Tensor, value: Tensor) -> None:
-    """tensor <- value of the same shape, where the tensor may be expanded."""
-    places = once(tensor)
-    places.copy_(value[tuple(slice(size) for size in places.shape)])
+    """Copies `value` into a tensor of the same shape, which may be expanded."""
+    target = once(tensor)
+    target.copy_(value[tuple(slice(size) for size in target.shape)])
 
 
 def bytes_of(tensor: Tensor) -> Tensor:
-    """The values of a plain tensor in order, as bytes: its own memory where that is in order."""
+    """The values of a plain tensor in order, as bytes; a view if its memory is in order."""
     values = tensor.detach().resolve_conj().resolve_neg().contiguous()
     return values.as_strided((values.numel(),), (1,)).view(torch.uint8)
 
 
 def digest_of_tensors(named: Iterable[tuple[str, Tensor]]) -> bytes:
-    """Names and bits. The tensors' memory is left as it is: a numpy view would fix its size."""
+    """A digest of names and bits.
+
+    It makes no numpy views of the tensors, which would make them impossible to resize.
+    """
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for name, tensor in named:
         digest.update(name.encode())
@@ -62,7 +65,7 @@ def digest_of_tensors(named: Iterable[tuple[str, Tensor]]) -> bytes:
 
 
 def _parts(tensor: Tensor) -> Iterator[Tensor]:
-    """Dense tensors that together say all that `tensor` holds."""
+    """Dense tensors that together hold the whole content of `tensor`."""
     if is_traceable_wrapper_subclass(tensor):
         names, _ = tensor.__tensor_flatten__()
         for name in names:
@@ -96,7 +99,7 @@ def _scales(quantised: Tensor) -> Iterator[Tensor]:
 
 
 def _overlaps(tensor: Tensor) -> bool:
-    """Whether elements may share a place in memory."""
+    """Whether elements may share memory."""
     reach = 1
     axes = zip(tensor.stride(), tensor.shape, strict=True)
     for stride, size in sorted((stride, size) for stride, size in axes if size > 1):

@@ -1,8 +1,8 @@
-"""When to average: the length of each round, fixed or judged by the run itself.
+"""When to average: the length of each round, fixed or chosen from the run's progress.
 
-`fixed`: schedules of the step alone. `adaptive`: schedules that judge by the run. `progress`: what
-they see. `rounds`: the rounds that they make. `signals`, `observations`: how what differs between
-workers is averaged before a schedule sees it.
+`fixed`: schedules of the step alone. `adaptive`: schedules of learning rate, loss or waiting time.
+`progress`: what schedules see. `rounds`: the rounds that they make. `signals`, `observations`: how
+numbers that differ between workers are averaged before a schedule sees them.
 """
 
 from localsgd.schedule.adaptive import adacomm, cyclic, decreasing, plateau, qsr, waiting_below

@@ -1,7 +1,7 @@
-"""When to average, judged by the run itself: by its learning rate, loss, or the time spent waiting.
+"""Schedules that choose H from the learning rate, the loss, or the time spent waiting.
 
-Schedules as in `fixed.py`; those that look back write what they need into `Progress.memory`,
-which is theirs alone and is saved with the run, so that they are values too.
+Like those in `fixed.py` they are values: what they need to remember they write into
+`Progress.memory`, which is theirs alone and is saved with the run.
 
     >>> rule = qsr(4, 0.2)
     >>> rule(Progress(1000, learning_rate=0.02)), rule(Progress(1000, learning_rate=0.2))
@@ -20,7 +20,7 @@ from localsgd.errors import UserError
 from localsgd.schedule.progress import Progress, checked_length, is_whole
 
 LONGEST = 0.25
-"""The share of a run that the quadratic rule's longest round takes, unless it is told."""
+"""Default length of the quadratic rule's longest round, as a fraction of the run."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Qsr:
                 progress.memory["said"] = 1
                 warnings.warn(
                     f"the quadratic rule makes H = {length} at step {progress.step}, and {left} "
-                    "steps of the run are left: nobody synchronises before its end; give a smaller "
+                    "steps of the run are left, so there is no sync before its end; give a smaller "
                     "longest",
                     stacklevel=2,
                 )
@@ -64,12 +64,12 @@ def qsr(base: int, alpha: float, warmup: int = 0, longest: int | None = None) ->
 
     Args:
         base: the least H.
-        alpha: α, in units of the learning rate: H leaves `base` where γ < α / sqrt(base).
+        alpha: α, in units of the learning rate: H exceeds `base` once γ < α / sqrt(base).
         warmup: steps of a learning-rate warm-up, in which H is `base`, since γ is small there for
             another reason.
-        longest: the largest H. Where not given, a quarter of the run's steps, or of those done so
-            far where nobody said how long the run is: a rate that is small for a while, as in a
-            warm-up, does not decide over all that comes.
+        longest: the largest H. If not given, a quarter of the run's steps, or of the steps so far
+            if the run's length is unknown, so that a rate that is small only for a while, as in a
+            warm-up, does not make H huge.
     """
     if not (math.isfinite(alpha) and alpha > 0):
         raise UserError(f"alpha = {alpha!r} gives no H; give a number > 0")
@@ -82,7 +82,7 @@ def qsr(base: int, alpha: float, warmup: int = 0, longest: int | None = None) ->
 
 @dataclass(frozen=True)
 class AdaComm:
-    """H falls as the loss does. Made by `adacomm`."""
+    """H falls with the loss. Made by `adacomm`."""
 
     start: int
     period: int
@@ -111,17 +111,18 @@ class AdaComm:
 
 
 def adacomm(start: int, period: int, shrink: float = 0.5, with_rate: bool = False) -> AdaComm:
-    """AdaComm: H = ceil(H_0 sqrt(F/F_0)) at every multiple of `period` steps (Wang and Joshi 2019,
-    Eqs. 17 to 19).
+    """AdaComm: H = ceil(H_0 sqrt(F/F_0)) at every multiple of `period` steps.
 
-    F is the mean training loss over workers since the sync before, F_0 the first that was
-    seen. Where the formula does not lower H, it is multiplied by `shrink` (their refinement).
+    F is the mean training loss over workers since the last sync, F_0 the first one. If the formula
+    does not lower H, it is multiplied by `shrink`, their refinement (Wang and Joshi 2019, Eqs. 17
+    to 19).
 
     Args:
         start: H_0.
-        period: steps between changes. The paper's is in seconds; steps resume to the same H.
-        with_rate: H = ceil(H_0 sqrt(γ_0/γ F/F_0)), which grows H where the learning rate falls, and
-            is not refined.
+        period: steps between changes. The paper's is in seconds; with steps a resumed run has the
+            same H.
+        with_rate: H = ceil(H_0 sqrt(γ_0/γ F/F_0)), which grows if the learning rate falls, and is
+            not refined.
     """
     if not 0 < shrink < 1:
         raise UserError(f"shrink = {shrink!r} does not lower H; give a number in (0, 1)")
@@ -130,7 +131,7 @@ def adacomm(start: int, period: int, shrink: float = 0.5, with_rate: bool = Fals
 
 @dataclass(frozen=True)
 class Decreasing:
-    """H shrinks with time. Made by `decreasing`."""
+    """H falls with the step. Made by `decreasing`."""
 
     start: int
     period: int
@@ -143,8 +144,9 @@ class Decreasing:
 
 
 def decreasing(start: int, period: int, factor: float = 0.5) -> Decreasing:
-    """H = max(1, ceil(`start` · `factor`^(t // `period`))): AdaComm's sequence where the loss says
-    nothing (Wang and Joshi 2019, Section 4).
+    """H = max(1, ceil(`start` · `factor`^(t // `period`))).
+
+    It is AdaComm's sequence if the loss doesn't lower H (Wang and Joshi 2019, Section 4).
     """
     if not 0 < factor < 1:
         raise UserError(f"factor = {factor!r} does not lower H; give a number in (0, 1)")
@@ -153,7 +155,7 @@ def decreasing(start: int, period: int, factor: float = 0.5) -> Decreasing:
 
 @dataclass(frozen=True)
 class Plateau:
-    """H = 1 until the loss stays, then H. Made by `plateau`."""
+    """H = 1 until the loss stops falling, then H. Made by `plateau`."""
 
     local_steps: int
     window: int
@@ -183,19 +185,20 @@ class Plateau:
 
 
 def plateau(local_steps: int, window: int, patience: int = 2, threshold: float = 0.01) -> Plateau:
-    """Post-local SGD whose switch is a plateau: H = 1 until the training loss, averaged over
-    `window` steps, has not fallen by the share `threshold` below its best for `patience` windows in
-    a row; H = `local_steps` from then on.
+    """Post-local SGD that leaves H = 1 when the training loss reaches a plateau.
+
+    H is 1 until the loss, averaged over `window` steps, has not fallen below its best by the
+    fraction `threshold` for `patience` windows in a row; from then on it is `local_steps`.
     """
     if not 0 <= threshold < 1:
-        raise UserError(f"threshold = {threshold!r} is no share of a loss; give one in [0, 1)")
+        raise UserError(f"threshold = {threshold!r} is no fraction of a loss; give one in [0, 1)")
     length = checked_length(local_steps)
     return Plateau(length, _period(window), _period(patience), float(threshold))
 
 
 @dataclass(frozen=True)
 class WaitingBelow:
-    """The smallest H that keeps waiting under a share of the time. Made by `waiting_share`."""
+    """The smallest H that keeps waiting under a fraction of the time. Made by `waiting_below`."""
 
     budget: float
     longest: int
@@ -208,13 +211,13 @@ class WaitingBelow:
         if seconds is None or seconds == memory.get("seconds"):
             return length  # nothing new
         if "since" in memory:
-            # What is seen now was told when the last was seen, so it is about the time before that.
+            # These numbers were sent when the last ones were seen, so they are of the time before.
             steps = memory["step"] - memory["since"]
             waiting = waited - memory["waited"]
             wait = max(0.0, waiting) * memory["earlier"] / steps  # of a sync
             work = max(1e-9, seconds - memory["seconds"] - waiting) / steps
             wanted = math.ceil(wait * (1 - self.budget) / (self.budget * work))
-            # By doubling at most, and down by a quarter at most: one odd round decides nothing.
+            # One odd round must not decide: H at most doubles, or falls by a quarter.
             wanted = min(max(wanted, math.floor(0.75 * length)), 2 * length)
             memory["length"] = min(max(1, wanted), self.longest)
         if "step" in memory:
@@ -224,16 +227,15 @@ class WaitingBelow:
 
 
 def waiting_below(budget: float, longest: int = 1024) -> WaitingBelow:
-    """A budget for communication: the least H with a/(a + H c) <= `budget`.
+    """A budget for communication: the smallest H with a/(a + H c) <= `budget`.
 
-    a is the time that a sync keeps a worker waiting, c that of a local step; both as measured
-    in the last round that all have told of (which ended one sync ago), as means over workers,
-    so that all choose the same H. H at most doubles from one sync to the next, and stays
-    within [1, `longest`]. Times differ from run to run, and so does H: such a run resumes, but not
-    to the same bits.
+    a is the time that a worker waits at a sync, c that of a local step. Both are means over workers
+    in the last round whose times have been exchanged, which ended one sync ago, so that all choose
+    the same H. H at most doubles from one sync to the next, and stays within [1, `longest`]. Times
+    differ from run to run, and so does H: such a run can be resumed, but not to the same bits.
     """
     if not 0 < budget < 1:
-        raise UserError(f"share = {budget!r} of the time cannot be kept; give one in (0, 1)")
+        raise UserError(f"budget = {budget!r} is no fraction of the time; give one in (0, 1)")
     return WaitingBelow(float(budget), checked_length(longest, "longest"))
 
 
@@ -253,8 +255,10 @@ class Cyclic:
 
 
 def cyclic(local_steps: int, period: int, first: int) -> Cyclic:
-    """Post-local SGD in every cycle of a learning rate with warm restarts: H = 1 for the `first`
-    steps of each `period`, `local_steps` for the rest; a cycle ends with a sync.
+    """Post-local SGD in every cycle of a learning rate with warm restarts.
+
+    H = 1 for the `first` steps of each `period`, `local_steps` for the rest; a cycle ends with a
+    sync.
     """
     length = _period(period)
     if not is_whole(first, least=0) or first > length:
@@ -264,5 +268,5 @@ def cyclic(local_steps: int, period: int, first: int) -> Cyclic:
 
 def _period(steps: int, least: int = 1) -> int:
     if not is_whole(steps, least=least):
-        raise UserError(f"{steps!r} is no number of steps here; give a whole number >= {least}")
+        raise UserError(f"{steps!r} is no valid number of steps; give a whole number >= {least}")
     return int(steps)

@@ -1,4 +1,4 @@
-"""When to average: schedules of H, and the rounds that they make.
+"""Schedules of H that depend on the step alone.
 
 A schedule is a function of `Progress` that returns the length of the next round of one level: H
 local steps for the innermost level, H^b rounds of the level inside for any other. `Position` (in
@@ -35,7 +35,7 @@ MAY_BE_NONE = ("epoch", "fraction", "learning_rate", "loss", "seconds")
 
 
 def length_of(schedule: Schedule, progress: Progress) -> int:
-    """What the schedule says, checked."""
+    """The length that the schedule returns, checked."""
     try:
         return checked_length(schedule(progress))
     except TypeError as error:
@@ -62,8 +62,9 @@ class Every:
 
 
 def every(local_steps: int) -> Every:
-    """H = `local_steps` from the start: mini-batch SGD for 1, local SGD otherwise (Lin et al. 2020,
-    Algorithm 1).
+    """H = `local_steps` from the start: mini-batch SGD if it is 1, local SGD otherwise.
+
+    Lin et al. 2020, Algorithm 1.
     """
     return Every(checked_length(local_steps))
 
@@ -86,20 +87,21 @@ class PostLocal:
 
 
 def post_local(local_steps: int, after: After = "first_decay") -> PostLocal:
-    """Post-local SGD: H = 1 until `after`, `local_steps` from then on (Lin et al. 2020, Algorithm 2
-    and Eq. of H_(t)).
+    """Post-local SGD: H = 1 until `after`, `local_steps` from then on.
+
+    Lin et al. 2020, Algorithm 2 and the equation of H_(t).
 
     Args:
         local_steps: H of the second phase.
         after: the first step of the second phase, counted from 0, so that the step at exactly
-            `after` is local (the paper's text has t <= t' for the first phase; its released code,
-            and we, have t < t'). `epochs` and `share` make such numbers. `"first_decay"`: once the
-            learning rate is below half of its highest value.
+            `after` is local (the paper's text has t <= t' for the first phase; its released code
+            and this one have t < t'). `epochs` and `fraction` compute such numbers.
+            `"first_decay"`: once the learning rate is below half of its highest value.
     """
     if after != "first_decay" and not is_whole(after, least=0):
         raise UserError(
             f'after = {after!r} is no point of a run; give "first_decay" or a number of steps >= 0 '
-            "(localsgd.epochs and localsgd.fraction make one)"
+            "(localsgd.epochs and localsgd.fraction compute one)"
         )
     after = after if after == "first_decay" else int(after)
     return PostLocal(checked_length(local_steps), after)
@@ -129,25 +131,24 @@ class Warmup:
 
 
 def warmup(local_steps: int, period: int, shape: WarmupShape = "linear") -> Warmup:
-    """Local-step warm-up: H grows from 1 to `local_steps` over `period` steps (Lin et al. 2020,
-    B.4.2).
+    """Local-step warm-up: H grows from 1 to `local_steps` over `period` steps.
 
     At step t of a period of T steps, `"linear"` gives 1 + floor((H - 1) t / T), `"exponential"` the
     powers of two 2^floor(log2(H) t / T), `"constant"` 1 for the whole period. From T on all give H.
-    The paper names the three shapes and not their rounding; this is ours.
+    The paper (Lin et al. 2020, B.4.2) names the three shapes but not their rounding, which is ours.
     """
     if shape not in ("linear", "exponential", "constant"):
         raise UserError(
             f"warm-up shape {shape!r} is unknown; there are linear, exponential and constant"
         )
     if not is_whole(period, least=0):
-        raise UserError(f"a warm-up over {period!r} steps cannot be; give a whole number >= 0")
+        raise UserError(f"period = {period!r} is no number of steps; give a whole number >= 0")
     return Warmup(checked_length(local_steps), int(period), shape)
 
 
 @dataclass(frozen=True)
 class Piecewise:
-    """H by stretches of steps. Made by `piecewise`."""
+    """H from a table. Made by `piecewise`."""
 
     starts: tuple[int, ...]
     lengths: tuple[int, ...]
@@ -158,13 +159,14 @@ class Piecewise:
 
 
 def piecewise(pieces: Mapping[int, int]) -> Piecewise:
-    """H from a table by the first step of each stretch, of which one must be 0, as in
-    `piecewise({0: 1, 500: 4, 800: 16})`.
+    """H from a table of first steps, one of which must be 0: `piecewise({0: 1, 500: 4, 800: 16})`.
+
+    Each H holds from its first step to the next one in the table.
     """
     if 0 not in pieces or not all(is_whole(start, least=0) for start in pieces):
         raise UserError(
-            f"piecewise({dict(pieces)}) does not say what H is at step 0 and from which steps on "
-            "it changes; give whole numbers >= 0 as keys, 0 among them"
+            f"piecewise({dict(pieces)}) does not say what H is at step 0, or has keys that are no "
+            "steps; give whole numbers >= 0 as keys, 0 among them"
         )
     starts = sorted(pieces)
     return Piecewise(

@@ -1,4 +1,4 @@
-"""Training losses and seconds, summed until they are told to the other workers."""
+"""Training losses and seconds, summed until they are sent to the other workers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from localsgd.reduce.compressor import widest
 
 
 class Observations:
-    """What the workers hosted here have to tell since the last time.
+    """Losses and times of the workers hosted here since they were last sent.
 
     Args:
-        workers: how many are hosted here.
+        workers: the number of workers hosted here.
         device: where losses are.
     """
 
@@ -27,39 +27,39 @@ class Observations:
 
     @property
     def silent(self) -> bool:
-        """Whether there is no loss to tell."""
+        """Whether there is no loss to send."""
         return not any(self._counts)
 
     def add(self, row: int, loss: Tensor | float) -> None:
-        """The loss of a hosted worker's batch; not read, so that no GPU is waited for."""
+        """Adds the loss of a hosted worker's batch, without waiting for a GPU."""
         self._sums[row] += loss.detach() if isinstance(loss, Tensor) else loss
         self._counts[row] += 1
 
     def restart(self) -> None:
-        """The clock runs from here."""
+        """Starts the clock now."""
         self._since = time.perf_counter()
 
     def leave_out(self, seconds: float) -> None:
-        """Takes off the clock what was no training."""
+        """Takes time off the clock that was no training."""
         self._since += seconds
 
     def signals(self, learning_rate: float, waited_seconds: float) -> Tensor:
-        """Of each worker `[w, 5]`, in the order of `Signal`; begins new sums.
+        """The signals of each worker `[w, 5]`, in the order of `Signal`; new sums begin.
 
-        Losses are not read here either.
+        Losses are not waited for here either.
         """
         now = time.perf_counter()
         self.seconds += now - self._since
         self._since = now
         rows = [[learning_rate, waited_seconds, self.seconds, 0.0, count] for count in self._counts]
-        told = torch.tensor(rows, dtype=self._sums.dtype).to(self._sums.device)
-        told[:, 3] = self._sums
+        signals = torch.tensor(rows, dtype=self._sums.dtype).to(self._sums.device)
+        signals[:, 3] = self._sums
         self._sums.zero_()
         self._counts = [0] * len(self._counts)
-        return told
+        return signals
 
     def state(self, row: int) -> tuple[Any, int]:
-        """Of one worker; `seconds` are kept apart."""
+        """Sum and count of one worker's losses; `seconds` are saved separately."""
         return self._sums[row], self._counts[row]
 
     def load(self, row: int, state: tuple[Any, int]) -> None:

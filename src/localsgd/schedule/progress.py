@@ -13,23 +13,22 @@ from localsgd.errors import UserError
 class Progress:
     """What a schedule may look at when a round starts. Equal on all workers.
 
-    What is `None` is not known: `learning_rate`, `loss` and `seconds` until all have told theirs,
-    which takes two rounds; `epoch` and `fraction` for a whole run of `LocalSGD`, which has no
-    stated end. Return an H without them, as in `1 if progress.loss is None else 8`.
+    `None` means unknown: `learning_rate`, `loss` and `seconds` until all workers have sent theirs,
+    which takes two rounds; `epoch` and `fraction` throughout a run of `LocalSGD`, which doesn't
+    know its length. Return an H without them, as in `1 if progress.loss is None else 8`.
 
     Args:
         step: local steps that each worker has done.
-        epoch: passes over the training set, fractional; `None` where nobody said how long an epoch
-            is.
-        fraction: the part of the run that is done, in [0, 1]; `None` where the run has no stated
-            end.
-        learning_rate: of the inner optimizer's first group, at the next step where the loop knows
-            it.
+        epoch: passes over the training set, fractional; `None` if the length of an epoch is
+            unknown.
+        fraction: the part of the run that is done, in [0, 1]; `None` if the run's length is
+            unknown.
+        learning_rate: of the inner optimizer's first group, at the next step if the loop knows it.
         decayed: whether the learning rate has fallen below half of its highest value.
-        loss: the mean training loss over workers since the last sync, where it is reported.
+        loss: the mean training loss over workers since the last sync, if it is reported.
         waited_seconds: time spent waiting for others, summed over the run.
-        seconds: since the run began, waiting included, where it is measured.
-        memory: what the schedule itself wrote at earlier rounds. It is saved with the run.
+        seconds: time since the run began, waiting included, if it is measured.
+        memory: what the schedule itself wrote in earlier rounds. It is saved with the run.
     """
 
     step: int = 0
@@ -89,7 +88,7 @@ def seen_by(schedule: Schedule) -> tuple[Sight, ...]:
 
 
 def epochs(number: float, steps_per_epoch: int) -> int:
-    """The first step that lies at or after `number` epochs, in local steps from the start."""
+    """The first step at or after `number` epochs, in local steps from the start."""
     if number < 0 or steps_per_epoch < 1:
         raise UserError(
             f"epochs({number}, steps_per_epoch={steps_per_epoch}) is no point of a run; "
@@ -109,7 +108,7 @@ def fraction(part: float, steps: int) -> int:
 
 
 def is_whole(value: Any, least: int) -> bool:
-    """Whether `value` is a whole number from `least` up, of whatever type of number."""
+    """Whether `value` is a whole number >= `least`, of any number type."""
     try:
         return not isinstance(value, bool) and int(value) == value and value >= least
     except (TypeError, ValueError, OverflowError):  # None, "two", nan, inf
@@ -117,7 +116,7 @@ def is_whole(value: Any, least: int) -> bool:
 
 
 def checked_length(length: int, what: str = "H") -> int:
-    """`length` as a plain int, refused below 1."""
+    """`length` as a plain int; raises if it is below 1."""
     if not is_whole(length, least=1):
         raise UserError(f"{what} = {length!r} is no number of steps; give a whole number >= 1")
     return int(length)

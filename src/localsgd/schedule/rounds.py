@@ -15,13 +15,12 @@ class Round(NamedTuple):
     """One turn of the core loop.
 
     Args:
-        local_steps: local steps that are left before the sync (all of the round's, unless a
-            run was resumed).
-        depth: how many of the innermost levels average then, 1 or more.
-        lockstep: how many of the innermost levels have averaged after every single step since the
-            run
-            began. Their members hold equal models and equal inner state, so that averaging their
-            gradients before the step does what averaging their models after it would.
+        local_steps: local steps left before the sync (all of the round's, unless the run was
+            resumed).
+        depth: number of innermost levels that average then, 1 or more.
+        lockstep: number of innermost levels that have averaged after every step since the run
+            began. Their members hold equal models and equal inner state, so averaging their
+            gradients before the step is the same as averaging their models after it.
     """
 
     local_steps: int
@@ -97,7 +96,7 @@ class Position:
 
 
 def _ones(numbers: Sequence[int], first: int = 0) -> int:
-    """How many are 1, from `first` on, before the first that is not."""
+    """The length of the run of ones in `numbers` that begins at `first`."""
     end = first
     while end < len(numbers) and numbers[end] == 1:
         end += 1
@@ -113,8 +112,8 @@ def rounds(
 
     Args:
         schedules: one for each level, from the innermost outwards.
-        progress: asked whenever a round of some level starts.
-        position: where to go on; kept up to date.
+        progress: called whenever a round of some level starts.
+        position: where to continue; it is updated.
     """
     position = position or Position.start(len(schedules))
     while True:
@@ -127,13 +126,14 @@ def picture(
     steps: int,
     progress: Callable[[int], Progress] | None = None,
 ) -> str:
-    """The first `steps` local steps drawn: a dot for each, then how many levels average, as in
-    `'.1.1.2...'`.
+    """A picture of the first `steps` local steps, such as `'.1.1.2...'`.
+
+    A dot is a local step, and a number says how many levels average after it.
 
     Args:
         schedules: one for each level, from the innermost outwards.
-        steps: how many are drawn.
-        progress: what schedules see at a step; the step alone where not given.
+        steps: the number of local steps to draw.
+        progress: what schedules see at a step; the step alone if not given.
     """
     drawn: list[tuple[int, str]] = []
     at = progress or (lambda step: Progress(step=step))

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".svg", ".pdf")
-"""Of the files that pictures are written to."""
+"""File name endings of pictures."""
 DASHES = ("-", "--", ":")
 MARKS = "os^Dv"
 TICKS = (90, 99, 50, 99.9, 95, 80, 98, 70, 97, 20, 60, 85, 96, 0, 99.5, 92, 40, 94, 98.5, 99.8)
-"""Accuracies in % that may be written at an axis, by importance."""
+"""Accuracies in % for labels of an axis, the most important first."""
 ROOM = 0.07
-"""Part of an axis that a label needs."""
+"""Fraction of an axis that a label needs."""
 
 _STYLE: dict[str, Any] = {
     "font.size": 10,
@@ -45,7 +45,7 @@ _STYLE: dict[str, Any] = {
 
 
 def look(index: int) -> dict[str, Any]:
-    """Colour, dashes and marks of the curve of that index; of 105, no two are alike."""
+    """Colour, dashes and marks of a curve by its index; 105 curves are all different."""
     return {
         "color": COLOURS[index % len(COLOURS)],
         "linestyle": DASHES[index // len(COLOURS) % len(DASHES)],
@@ -54,7 +54,7 @@ def look(index: int) -> dict[str, Any]:
 
 
 def check_picture(path: Path) -> None:
-    """Refuses a file for a picture whose name says no kind of picture, before work is done."""
+    """Raises, before any work, if a picture's file name has no known ending."""
     if path.suffix not in SUFFIXES:
         raise UserError(
             f"--figure {path} is no picture's name; let it end in {', '.join(SUFFIXES[:-1])} or "
@@ -64,7 +64,7 @@ def check_picture(path: Path) -> None:
 
 @contextmanager
 def canvas(path: Path, width: float, height: float) -> Generator[Figure]:
-    """A figure of that many inches, written to `path`, whole, at the end: as its suffix says."""
+    """A figure of the given size in inches, written to `path` at the end."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

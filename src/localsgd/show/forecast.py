@@ -1,4 +1,4 @@
-"""What a plan will do, found by letting its rounds run dry: no worker, no tensor."""
+"""Predicts the rounds and syncs of a plan, without workers and tensors."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Turn:
     """A round of the innermost level.
 
     Args:
-        step: at which it starts.
-        local_steps: that it has room for before the budget ends.
-        depth: levels that average after it; 0 where the budget cuts it short.
-        lengths: of the rounds at hand of all levels, innermost first.
+        step: the step at which it starts.
+        local_steps: its local steps, up to the end of the run.
+        depth: levels that average after it; 0 if the run ends before.
+        lengths: of the current rounds of all levels, innermost first.
         lockstep: levels that have averaged after every step so far.
     """
 
@@ -56,7 +56,7 @@ class Phase:
 
 
 def progress_at(plan: Plan, step: int) -> Progress:
-    """What schedules see at `step`, as far as it is known before the run."""
+    """The progress that schedules see at `step`, as far as it is known before the run."""
     rate = plan.learning_rate
     return Progress(
         step=step,
@@ -87,7 +87,7 @@ def turns(plan: Plan) -> Iterator[Turn]:
 
 
 def phases(plan: Plan) -> list[Phase]:
-    """The turns of a run, put together where the lengths of rounds do not change."""
+    """The turns of a run, put together if the lengths of rounds do not change."""
     found: list[list[Turn]] = []
     for turn in turns(plan):
         if not found or found[-1][0].lengths != turn.lengths:
@@ -98,14 +98,14 @@ def phases(plan: Plan) -> list[Phase]:
 
 @dataclass(frozen=True)
 class Counts:
-    """How often levels average, innermost first.
+    """The number of syncs of each level, innermost first.
 
     Args:
-        by_level: after rounds.
-        settled: whether each synchronises once more as the run ends, where its last round left it
-            out.
-        on_gradients: of those of the outermost level, how many come when all levels have averaged
-            after every step so far, and may be on gradients.
+        by_level: syncs after rounds.
+        settled: whether each level synchronises once more at the end of the run, because its last
+            round left it out.
+        on_gradients: syncs of the outermost level that may average gradients, since all levels have
+            averaged after every step so far.
     """
 
     by_level: tuple[int, ...]
@@ -119,7 +119,7 @@ class Counts:
 
 
 def counts(plan: Plan) -> Counts:
-    """What the rounds of the whole run come to."""
+    """The number of syncs in the whole run."""
     found, levels = list(turns(plan)), plan.topology.levels
     last = found[-1].depth if found else 0
     if not plan.delay.none:
@@ -132,7 +132,7 @@ def counts(plan: Plan) -> Counts:
 
 
 def syncs(plan: Plan, until: int | None = None) -> list[int]:
-    """How often each level will average, innermost first; up to step `until` where one is given.
+    """The number of syncs of each level, innermost first, up to step `until` if it is given.
 
     A run ends with a sync of the levels that its last round has left out.
     """

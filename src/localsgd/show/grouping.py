@@ -1,4 +1,4 @@
-"""Runs put beside each other: the seeds of one configuration together, each with a name."""
+"""Groups runs for a comparison: the seeds of one configuration together, with a name."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from localsgd.train.data.metric import ACCURACY, Metric, metric_of
 from localsgd.train.engine.run_folder import Folder
 
 IN_TABLE = frozenset({"seed", "method", "topology", "workers", "local_steps"})
-"""Settings that have a place of their own, and stay out of names."""
+"""Settings that tables show separately, so that names leave them out."""
 BY_METHOD = ("local_steps", "switch", "step_warmup", "step_warmup_shape")
 """Settings that some methods do not read."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a run's folder holds.
+    """The contents of a run's folder.
 
     Args:
-        folder: where.
+        folder: the folder.
         run: its configuration.
         rows: evaluations, oldest first.
-        summary: what came out; `None` while it has not ended.
+        summary: the results; `None` while the run has not ended.
     """
 
     folder: Folder
@@ -46,18 +46,18 @@ class Record:
 
     @property
     def last(self) -> dict[str, Any]:
-        """The newest figures: the summary, or the last evaluation while there is none."""
+        """The newest numbers: the summary, or the last evaluation while there is none."""
         return self.summary or (self.rows[-1] if self.rows else {})
 
     @property
     def metric(self) -> Metric:
-        """By which the run's model is judged."""
+        """The metric of the run's model."""
         return metric_of(self.last)
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and sample standard deviation of one figure over runs; no deviation for one run."""
+    """Mean and sample standard deviation of a number over runs; no deviation for one run."""
 
     mean: float
     deviation: float | None
@@ -79,8 +79,8 @@ class Point:
 
     Args:
         epoch: passes over the training set.
-        bytes: handed over by a worker until then, by level.
-        quality: on test data, by the runs' metric.
+        bytes: sent by a worker until then, by level.
+        quality: on test data, in the runs' metric.
     """
 
     epoch: float
@@ -106,7 +106,7 @@ class Group:
 
     @property
     def title(self) -> str:
-        """The label with H, for where no column has it."""
+        """The label with H, for tables without a column for H."""
         return f"{self.label}, H = {local_steps(self.run)}"
 
     @property
@@ -114,7 +114,7 @@ class Group:
         return Topology.parse(self.run.topology or 8).levels
 
     def spread(self, figure: Callable[[dict[str, Any]], float | None]) -> Spread | None:
-        """Of a figure of the runs' newest results, where they have it."""
+        """Mean and deviation of a number in the runs' newest results, if they have it."""
         values = [figure(record.last) for record in self.records if record.last]
         return Spread.of([value for value in values if value is not None])
 
@@ -136,10 +136,10 @@ def _point(rows: list[dict[str, Any]]) -> Point:
 
 
 def metric(groups: Sequence[Group]) -> Metric:
-    """By which the runs are judged.
+    """The metric of the runs.
 
     Raises:
-        UserError: some by one, some by another.
+        UserError: the runs have different metrics.
     """
     begun = [record for group in groups for record in group.records if record.last]
     found = list(dict.fromkeys(record.metric.name for record in begun))
@@ -151,7 +151,7 @@ def metric(groups: Sequence[Group]) -> Metric:
 
 
 def groups(folders: Sequence[Folder]) -> list[Group]:
-    """The runs in `folders`, in their order, with all that differ in seeds alone together."""
+    """The runs in `folders`, in order, grouped if they differ only in seeds."""
     found: dict[str, list[Record]] = {}
     for folder in folders:
         record = Record.read(folder)
@@ -180,7 +180,7 @@ def _settings(run: Run) -> dict[str, Any]:
 
 
 def _differs(values: list[Any]) -> bool:
-    """Whether those who have the setting have different ones."""
+    """Whether the runs that have the setting have different values."""
     return len({repr(value) for value in values if value is not None}) > 1
 
 

@@ -1,4 +1,4 @@
-"""A run as it goes: two live lines on a terminal, one plain line for each evaluation elsewhere."""
+"""Shows a run's progress: two live lines on a terminal, or a plain line for each evaluation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REFRESH_SECONDS = 0.25
 
 
 class Live:
-    """An `Observer` that tells `console` how the run goes.
+    """An `Observer` that shows the run's progress on `console`.
 
     A step costs a look at the clock; the losses, which may lie on a device, are read at most four
     times a second. The terminal is left as it was when the run ends, at `close`, and when the
@@ -34,9 +34,9 @@ class Live:
 
     Args:
         console: a terminal gets live lines; a file or a pipe a line for each evaluation.
-        quiet: say nothing at all, as all processes but one should.
-        title: of the run, in front of everything that is said.
-        clock: seconds.
+        quiet: print nothing, as in all processes but one.
+        title: of the run, in front of every line.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Live:
 
     @contextmanager
     def pausing(self, what: str) -> Generator[None]:
-        """Shows `what` meanwhile; the pause does not count in samples a second."""
+        """Shows `what` during a pause, which does not count in samples per second."""
         self._doing = what
         self._draw()
         try:
@@ -116,7 +116,7 @@ class Live:
             self._say(summary_line(summary))
 
     def close(self) -> None:
-        """Gives the terminal back. Does no harm when called again."""
+        """Ends the live lines; it may be called again."""
         live, self._live, self._next = self._live, None, float("inf")
         if live is not None:
             live.stop()
@@ -194,7 +194,7 @@ def evaluation_line(row: dict[str, Any]) -> str:
 
 
 def summary_line(summary: dict[str, Any]) -> str:
-    """What came out, in one line."""
+    """The results in one line."""
     sent, metric = sum(entry["bytes"] for entry in summary["ledger"]), metric_of(summary)
     return (
         f"test {metric.name} {metric.words(summary[metric.key], 1)} after "

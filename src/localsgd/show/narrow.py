@@ -1,5 +1,6 @@
-"""Tables for terminals of every width: where the columns do not fit, rows stand one below the
-other, so that no number and no name is cut.
+"""Tables for terminals of every width.
+
+If the columns do not fit, rows are printed as lists, so that no number and no name is cut.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from rich.table import Column, Table
 from rich.text import Text
 
 ROOM = 10_000
-"""Characters in which every table fits."""
+"""Width in characters that is enough for every table."""
 
 
 class Fitting(Table):
-    """A table of strings that becomes a list of `heading  value` where it is too wide.
+    """A table of strings that becomes a list of `heading  value` if it is too wide.
 
     Words of columns that may wrap are kept whole too. A value too long for what is left of a line
     gets one of its own.

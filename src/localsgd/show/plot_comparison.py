@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MARKS = 12
-"""Marks on a curve, at most."""
+"""Most marks on a curve."""
 
 Across = Callable[[Point], float]
 
@@ -24,8 +24,8 @@ Across = Callable[[Point], float]
 def comparison(folders: Sequence[Folder], path: Path) -> None:
     """Draws a curve for each method, with a band of one standard deviation for several seeds.
 
-    The panels share the metric; to the right it is drawn against the bytes a worker has handed
-    over, measured, at all levels together, and where a run has several, at the outermost alone.
+    The panels share the metric. On the right it is drawn against the measured bytes that a worker
+    has sent, at all levels together and, if a run has several, at the outermost alone.
     """
     groups = [group for group in grouping.groups(folders) if group.curve]
     panels = [("epochs", lambda point: point.epoch), ("bytes sent per member", _all_bytes)]
@@ -52,7 +52,7 @@ def comparison(folders: Sequence[Folder], path: Path) -> None:
 
 
 def _title(groups: Sequence[Group]) -> str:
-    """What all runs share."""
+    """The settings that all runs share."""
     named = [
         (f"{group.run.task}", f"{group.run.model}", f"{group.run.workers} workers")
         for group in groups
@@ -61,7 +61,7 @@ def _title(groups: Sequence[Group]) -> str:
 
 
 def _legend_columns(groups: Sequence[Group], width: float) -> int:
-    """As many as fit into `width` inches, with the longest name in each."""
+    """The number of columns that fit into `width` inches, each as wide as the longest name."""
     longest = max((len(_name(group)) for group in groups), default=1)
     return max(1, min(len(groups), int(width / (0.08 * longest + 0.6))))
 

@@ -1,4 +1,4 @@
-"""What a run will do, before it starts."""
+"""A preview of a run, printed before it starts."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ from localsgd.train.config.plan import Plan
 from localsgd.train.config.unused import unused_settings
 
 WIDTH = 40
-"""Characters of a picture."""
+"""Width of a picture in characters."""
 DOTS = 16
-"""Local steps of a round that are drawn one by one."""
+"""Most local steps of a round that are drawn one by one."""
 PHASES = 5
-"""Phases that are told apart; of more, those in the middle are left out."""
+"""Most phases that are shown; of more, those in the middle are left out."""
 
 
 def preview(plan: Plan, *, layout: Layout, processes: int) -> RenderableType:
-    """A picture of the run: who trains what, when they synchronise, what that costs, the learning
-    rate.
+    """A preview of the run: workers, syncs, their cost, and the learning rate.
 
     Args:
         plan: of a completed run.
         layout: of a worker's model.
-        processes: that host the workers.
+        processes: the number of processes.
     """
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)

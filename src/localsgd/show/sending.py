@@ -1,4 +1,4 @@
-"""What a run will send, as its ledger will count it, found by reducing zeros that go nowhere.
+"""Predicts the bytes that a run will send, by reducing zeros without a network.
 
 Shapes: g groups · m members hosted here · M members · c scalars or bytes.
 """
@@ -27,7 +27,7 @@ from localsgd.wire import Ledger, Pending
 
 @dataclass(frozen=True)
 class Nowhere:
-    """A `Collective` of one hosted member, whose M - 1 others have sent zeros."""
+    """A `Collective` of one hosted member, to which the M - 1 others send zeros."""
 
     members: int
 
@@ -46,8 +46,8 @@ class Sent:
     """Bytes of one member of a level.
 
     Args:
-        once: at one of its later syncs, in the mean.
-        whole: in the whole run.
+        once: mean bytes at one of its later syncs.
+        whole: bytes in the whole run.
     """
 
     once: float
@@ -68,7 +68,7 @@ def sent(plan: Plan, layout: Layout) -> list[Sent]:
 
 
 def _of_level(plan: Plan, layout: Layout, index: int, found: Counts) -> Sent:
-    """By the level itself, at syncs enough to tell the first ones from the later ones."""
+    """The bytes of one level, counted at enough syncs to tell the first from the later ones."""
     outermost = index == plan.topology.levels - 1
     turns = plan.delay.fragments if outermost else 1
     ledger = Ledger.of(1)
@@ -104,6 +104,6 @@ def _bytes(layout: Layout) -> int:
 
 
 def _signal_bytes(plan: Plan) -> int:
-    """What a worker tells at a sync of all, where a schedule looks at more than the step."""
+    """The bytes of signals at a sync of all, if a schedule needs more than the step."""
     sees = {what for schedule in plan.schedules for what in seen_by(schedule)} - {"learning_rate"}
     return 8 * len(astuple(Signal())) if sees and plan.topology.workers > 1 else 0

@@ -25,7 +25,7 @@ def sparkline(function: Callable[[int], float], length: int, width: int) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """`text`, cut with an ellipsis where it is longer than `width`."""
+    """`text`, cut with an ellipsis if it is longer than `width`."""
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
 
 

@@ -1,4 +1,4 @@
-"""Runs as strips of block characters: how good, against what a worker has sent."""
+"""Runs as strips of block characters: quality against the bytes that a worker has sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from localsgd.train.engine.run_folder import Folder
 LEAST_ERROR = 1e-4
 """An accuracy of 1 counts as this far from it, so that its logarithm exists."""
 MOST_ERROR = 1e9
-"""A perplexity beyond this counts as this."""
+"""The largest perplexity that is shown; larger ones count as this."""
 
 
 def text(folders: Sequence[Folder], width: int = 72) -> str:
@@ -56,7 +56,7 @@ def _height(value: float, metric: Metric) -> float:
 
 
 class _Scale:
-    """Bytes to columns, logarithmically."""
+    """Maps bytes to columns on a logarithmic scale."""
 
     def __init__(self, low: float, high: float, width: int) -> None:
         self.low, self.width = math.log10(low), width
@@ -67,7 +67,7 @@ class _Scale:
         return min(self.width - 1, round(part * (self.width - 1)))
 
     def axis(self) -> str:
-        """The first and last number of bytes, and what fits between them."""
+        """Labels of the axis: the first and last number of bytes, and those that fit between."""
         drawn = ""
         for column in range(self.width):
             part = column / max(1, self.width - 1)
@@ -89,7 +89,7 @@ def _strip(
 
 
 def _legend(low: float, high: float, width: int, metric: Metric) -> str:
-    """Which values the blocks stand for, as many as there is room for."""
+    """The values of as many blocks as there is room for."""
     marks: dict[str, str] = {}
     for index in (0, 2, 4, 6, 7):
         height = low + (high - low) * index / 8

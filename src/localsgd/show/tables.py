@@ -27,7 +27,7 @@ from localsgd.train.engine import checkpoints
 from localsgd.train.engine.run_folder import Folder
 
 EVALUATIONS = 12
-"""Evaluations of a run that are shown; of more, evenly spread ones."""
+"""Most evaluations of a run that are shown; of more, evenly spread ones are."""
 DIVERGED = "weights or losses are no finite numbers any more"
 LOWER = "try a lower --lr or a longer --lr-warmup"
 Figure = Callable[[dict[str, Any]], float | None]
@@ -35,7 +35,7 @@ Words = Callable[[float], str]
 
 
 def comparison(folders: Sequence[Folder]) -> Table:
-    """A row for each run: what it reached, and what that cost.
+    """A table with a row for each run: its results and its cost.
 
     Runs that differ in their seeds alone share a row, with mean ± sample standard deviation.
     Figures by level stand one below the other, innermost first.
@@ -56,7 +56,7 @@ def _table(**options: Any) -> Table:
 
 
 def _add_column(table: Table, name: str, right: bool) -> None:
-    """Where there is little room, words are broken over lines; numbers when all else fails."""
+    """Adds a column; if there is little room, words are broken over lines before numbers."""
     side = "right" if right else "left"
     table.add_column(name, justify=side, overflow="fold", no_wrap=right)
 
@@ -65,7 +65,7 @@ Column = tuple[str, bool, Callable[[Group], str]]
 
 
 def _columns(found: Sequence[Group]) -> Iterator[Column]:
-    """Title, whether it holds numbers, and the cell of a group."""
+    """Columns: title, whether it holds numbers, and a function for the cell of a group."""
     several = len({group.run.topology for group in found}) > 1
     yield "method", False, partial(_method, topology=several)
     yield "H", False, lambda group: local_steps(group.run)
@@ -78,11 +78,11 @@ def _columns(found: Sequence[Group]) -> Iterator[Column]:
     yield "syncs", True, _by_level(lambda last: last["syncs"], count)
     yield "sent per\nmember", True, _by_level(_ledger("bytes"), size)
     yield "time", True, lambda group: _mean(group, lambda last: last["seconds"], duration)
-    yield "waited", True, _by_level(_ledger("seconds"), duration)
+    yield "rank 0\nwaited", True, _by_level(_ledger("seconds"), duration)
 
 
 def _method(group: Group, topology: bool) -> str:
-    """The name, the topology where runs differ in it, how many there are, and how far they came."""
+    """The name, with the topology if runs differ in it, the number of runs, and their progress."""
     parts = [group.label]
     if topology:
         parts.append(f"on {group.run.topology}")
@@ -122,7 +122,7 @@ def _mean(group: Group, figure: Figure, words: Words) -> str:
 
 
 def _unfinished(group: Group) -> str:
-    """Says so where a run of the group has not ended."""
+    """A note if a run of the group has not ended."""
     epochs = [record.last.get("epoch", 0.0) for record in group.records if record.summary is None]
     if not epochs:
         return ""
@@ -130,7 +130,7 @@ def _unfinished(group: Group) -> str:
 
 
 def _caption(found: Sequence[Group]) -> Text:
-    """What the figures are, and what all runs have in common."""
+    """A caption: the meaning of the numbers, and the settings that all runs share."""
     metric = grouping.metric(found)
     lines = [
         f"{metric.title} of the averaged model; local models: mean of the workers' own.",
@@ -144,7 +144,7 @@ def _caption(found: Sequence[Group]) -> Text:
 
 
 def run(folder: Folder) -> RenderableType:
-    """One run: what was asked for, where it is or what came out, evaluations, and traffic."""
+    """Tables of one run: its settings, progress or results, evaluations, and traffic."""
     record = Record.read(folder)
     parts: list[RenderableType] = [_facts(record)]
     if record.rows:
@@ -168,13 +168,13 @@ def _facts(record: Record) -> Table:
 
 
 def _rising(run: Run) -> str:
-    """The warm-up, which there is where the rate is scaled up."""
+    """The warm-up in words; there is one only if the rate is scaled up."""
     scale = Plan(run, known(run.workers) * known(run.batch)).lr_scale
     return f"warm-up {run.lr_warmup:.3g} epochs" if scale > 1 else "no warm-up"
 
 
 def _momentum(run: Run) -> str:
-    """Of those inner optimizers that have one."""
+    """The momentum in words; empty if the inner optimizer has none."""
     if run.optimizer in ("adam", "adamw"):
         return ""
     nesterov = run.nesterov and run.momentum and run.optimizer in ("sgd", "sign")
@@ -246,7 +246,7 @@ def _result(record: Record) -> Iterator[tuple[str, str]]:
 
 
 def diverged(summary: Mapping[str, Any]) -> bool:
-    """Whether a run has ended in numbers that are not finite; old ones tell by their loss."""
+    """Whether a run has diverged; in old records only the loss shows it."""
     return summary.get("diverged", False) or not math.isfinite(summary["test_loss"])
 
 
@@ -293,8 +293,10 @@ def _evaluations(record: Record) -> Table:
 
 
 def arrived_bytes(entry: Mapping[str, Any], members: int) -> float:
-    """What came in to a member; of an old record as if all had been sums by a ring: 2 (M - 1)/M of
-    what it sent (Patarasuk and Yuan, 2009).
+    """Bytes that have arrived at a member.
+
+    For an old record all collectives count as sums by a ring, with 2 (M - 1)/M of the bytes sent
+    (Patarasuk and Yuan, 2009).
     """
     return entry.get("arrived", 2 * (members - 1) / members * entry["bytes"])
 
@@ -303,7 +305,7 @@ def _traffic(record: Record) -> Table:
     topology = Topology.parse(record.run.topology or 8)
     table = _table(title="traffic of one member of each level", title_justify="left")
     table.add_column("level")
-    for name in ("members", "syncs", "calls", "sent\n(measured)", "waited\n(measured)"):
+    for name in ("members", "syncs", "calls", "sent\n(measured)", "rank 0 waited\n(measured)"):
         _add_column(table, name, right=True)
     table.add_column("arrived\n(modelled)", justify="right", style="dim")
     entries = zip(record.last["ledger"], record.last["syncs"], topology.sizes, strict=True)

@@ -1,7 +1,7 @@
-"""What follows a collective, done beside the program, so that a wait starts nothing.
+"""Runs the second stage of a sync in the background, so that waiting for it starts nothing.
 
-A sync in two stages, over a slow link and then inside a block, could start its second stage when it
-is waited for. But one rank may wait alone, to save its state, and others would not be there.
+A sync in two stages, over a slow link and then inside a block, could start its second stage in the
+wait. But one rank may wait alone, to save its state, and the others would not take part.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from localsgd.wire.collective import Pending
 
 
 class Ahead:
-    """Does jobs one after the other, in the order in which they are given."""
+    """Runs jobs one after the other in a thread, in the order in which they are given."""
 
     def __init__(self) -> None:
         self._last: threading.Thread | None = None
 
     def start(self, job: Callable[[], Tensor]) -> Pending[Tensor]:
-        """The result of `job`, on its way; what it raises is raised by the wait."""
+        """Starts `job`; waiting returns its result, or raises its error."""
         before = self._last
         results: list[Tensor] = []
         errors: list[BaseException] = []

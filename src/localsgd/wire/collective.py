@@ -1,8 +1,8 @@
-"""The seam to the wire: what a level may ask for, and nothing about what the numbers mean.
+"""The interface to the wire: the operations that a level may use.
 
-A collective joins the M members of each of g groups. m of a group's members are hosted by this
-process, the others (if any) by other processes, in the order of the members. Every call is started
-at once and waited for through `Pending`.
+A collective joins the M members of each of g groups. This process hosts m of a group's members, and
+other processes host the others (if any), in the order of the members. Every call starts at once and
+is waited for through `Pending`.
 
 Shapes: g groups hosted here · m members of each hosted here · M members of each in all · n, c
 scalars.
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Pending(Generic[T]):
-    """A result on its way. `wait()` returns it; waiting twice is harmless."""
+    """A result that is being computed. `wait()` returns it, and may be called again."""
 
     def __init__(self, finish: Callable[[], T]) -> None:
         self._finish: Callable[[], T] | None = finish
@@ -30,7 +30,7 @@ class Pending(Generic[T]):
         return Pending(lambda: result)
 
     def then(self, change: Callable[[T], T]) -> Pending[T]:
-        """The result after `change`, applied when it is waited for."""
+        """The result after `change`, which is applied in the wait."""
         return Pending(lambda: change(self.wait()))
 
     def wait(self) -> T:
@@ -41,9 +41,9 @@ class Pending(Generic[T]):
 
 
 class Collective(Protocol):
-    """What a level asks of the wire.
+    """The operations on the members of a level.
 
-    Implemented in one process, over `torch.distributed`, and by a meter around both.
+    Implemented in one process, over `torch.distributed`, and by wrappers around both.
     """
 
     @property
@@ -52,19 +52,19 @@ class Collective(Protocol):
         ...
 
     def sum(self, x: Tensor) -> Pending[Tensor]:
-        """Sum of `x [g, m, n]` over all M members, in place.
+        """Sums `x [g, m, n]` over all M members, in place.
 
-        The result `[g, n]` is `x[:, 0]`; the rest of `x` is scratch.
+        The result `[g, n]` is `x[:, 0]`; the other values of `x` are undefined.
         """
         ...
 
     def gather(self, x: Tensor) -> Pending[Tensor]:
-        """`x [g, m, c]` of every member, in order: `[g, M, c]`."""
+        """Gathers `x [g, m, c]` of every member, in order: `[g, M, c]`."""
         ...
 
     def exchange(self, x: Tensor) -> Pending[Tensor]:
-        """Member i sends `x[g, i, j]` to member j.
+        """Sends `x[g, i, j]` of member i to member j.
 
-        From `[g, m, M, c]`, receivers in the third place, to `[g, m, M, c]`, senders there.
+        The third axis of `x [g, m, M, c]` is the receiver, and that of the result the sender.
         """
         ...

@@ -1,4 +1,4 @@
-"""Collectives whose members all live in this process: a simulation, and blocks inside a process."""
+"""Collectives whose members are all in this process: a simulation, or blocks in a process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from localsgd.wire.collective import Pending
 
 
 def sum_members(x: Tensor) -> Tensor:
-    """Sum of `x [g, m, n]` over the hosted members, in their order, into `x[:, 0]`."""
+    """Sums `x [g, m, n]` over the hosted members, in their order, into `x[:, 0]`."""
     total = x[:, 0]
     for member in range(1, x.shape[1]):
         total += x[:, member]

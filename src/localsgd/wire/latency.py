@@ -1,13 +1,11 @@
-"""A collective whose results come late: a declared delay for each call, as on a link of that
-latency.
+"""A collective with a simulated latency: every call takes a given time longer.
 
-    ready at  =  start + seconds + what the call itself blocks
+    ready at  =  start + seconds + blocking time of the call itself
 
 (Lin et al. 2020, appendix on hierarchical local SGD: a delay of 1 s and of 50 s for each global
-synchronisation.) What is computed between the start and the wait hides it, as far as it lasts.
+synchronisation.) Computation between the start and the wait hides the delay.
 
-The delay passes on a clock: on `WALL` one really waits; on a `SimulatedClock` the time is added to
-the account, and nobody waits.
+The delay passes on a clock: `WALL` really waits, and `SimulatedClock` only adds the time.
 """
 
 from __future__ import annotations
@@ -24,11 +22,11 @@ from localsgd.wire.collective import Collective, Pending
 
 
 class Clock(Protocol):
-    """What time it is, and how one waits for a later one."""
+    """A clock that can be read and waited on."""
 
     @property
     def simulated(self) -> bool:
-        """Whether some of its seconds never passed. Whoever shows its times says so."""
+        """Whether some of its seconds did not really pass. Tables of its times say so."""
         ...
 
     def now(self) -> float:
@@ -39,7 +37,7 @@ class Clock(Protocol):
 
 
 class WallClock:
-    """The time on the wall."""
+    """Real time."""
 
     simulated = False
 
@@ -54,12 +52,12 @@ WALL = WallClock()
 
 
 class SimulatedClock:
-    """Wall time, and the delays as if they had passed.
+    """Real time plus the delays, without waiting for them.
 
-    Every process has its own. They agree where all processes have the same delays.
+    Every process has its own. They are equal if all processes have the same delays.
 
     Attributes:
-        skipped_seconds: what was added so far.
+        skipped_seconds: the delays added so far.
     """
 
     simulated = True
@@ -76,12 +74,12 @@ class SimulatedClock:
 
 @dataclass(frozen=True)
 class WithLatency:
-    """`inner`, every result of which comes so many seconds later.
+    """`inner`, with every result delayed.
 
     Args:
         inner: does the work.
         seconds: the delay of a call, at least 0.
-        clock: on which it passes.
+        clock: the clock on which the delay passes.
     """
 
     inner: Collective

@@ -1,11 +1,11 @@
 """A meter around a collective, and the ledger that it writes.
 
-Bytes are the payload: what one member of a level hands over (a worker, or outside the innermost
-level a block, however many processes carry it), whatever carries it and wherever the members are
-hosted. A chunk that a member would send to itself is not counted. Syncs of models, gradients, inner
-states and signals count; checks at the start, evaluation and the buffers of the final model do not.
+Bytes are the payload that one member of a level sends (a worker, or outside the innermost level a
+block), independently of the transport and of how members are hosted. A chunk that a member would
+send to itself is not counted. Syncs of models, gradients, inner states and signals count; checks at
+the start, evaluation and the buffers of the final model do not.
 
-What arrives at a member is modelled, by the kind of call, for M members and c bytes handed over:
+The bytes that arrive at a member are modelled, by the kind of call, for M members and c bytes sent:
 
     sum: 2 (M - 1)/M c, as a ring     gather: (M - 1) c     exchange: c
 """
@@ -23,13 +23,18 @@ from torch import Tensor
 from localsgd.wire.collective import Collective, Pending, T
 
 Waiting: TypeAlias = Callable[[], AbstractContextManager[object]]
-"""Makes a context in which this process waits for others, and so is not to blame for being slow."""
+"""Makes a context in which this process waits for others, and so doesn't count as stuck."""
 
 
 @dataclass
 class Entry:
-    """Totals of one level: `calls`, payload `bytes` of a member, `seconds` this process waited, and
-    bytes that `arrived` at a member (modelled).
+    """Totals of one level.
+
+    Args:
+        calls: number of collectives.
+        bytes: payload that a member has sent.
+        seconds: time that this process has waited.
+        arrived: bytes that have arrived at a member (modelled).
     """
 
     calls: int = 0
@@ -48,9 +53,9 @@ class Entry:
 
 @dataclass
 class Ledger:
-    """What crossed the seam, by level (innermost first), since the run began.
+    """The traffic of each level (innermost first) since the run began.
 
-    Saved and resumed with it.
+    It is saved and resumed with the run.
     """
 
     levels: list[Entry] = field(default_factory=list)
@@ -77,7 +82,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Metered:
-    """`inner`, with every call entered in `entry`.
+    """`inner`, with every call counted in `entry`.
 
     Args:
         inner: does the work.
@@ -126,5 +131,5 @@ class Metered:
 
 
 def _member_bytes(x: Tensor) -> int:
-    """Of one hosted member's part of `x [g, m, ...]`."""
+    """The bytes of one hosted member's part of `x [g, m, ...]`."""
     return x.nbytes // (x.shape[0] * x.shape[1])

@@ -1,15 +1,17 @@
-"""Where each rank is, told over the rendezvous store, so that a rank that waits can say for whom.
+"""Tells the other ranks what this rank does, over the rendezvous store.
 
-Ranks part when one of them makes a call that all must make, such as an evaluation by rank 0 alone.
-Two rules keep their tensors apart, and cost nothing while all is well:
+A rank that waits can then say for which rank, and ranks that make different calls are noticed, such
+as an evaluation by rank 0 alone. Two rules keep their tensors from being mixed up, and cost nothing
+while all is well:
 
-- What a user calls (`meet`) begins with a meeting: every rank says in the store what it is about to
-  do and after which step, and no tensor crosses before all have said the same. They meet in a group
-  of processes of their own, so that no sync can take part by mistake.
-- What a step does (`wait`) starts at once. Whoever has waited for a second says so in the store and
-  looks at the others. Where another one waits for it in a call that it can't come to, all end.
+- A user's call (`meet`) begins with a meeting: every rank writes into the store what it is about to
+  do and after which step, and no tensor is sent before all have written the same. Meetings have
+  their own process group, so that no sync can take part by mistake.
+- A step's collective (`wait`) starts at once. A rank that has waited for a second writes so into
+  the store and reads what the others do. If another rank waits for it in a call that it can't
+  reach, all end with an error.
 
-So a sync carries no label in its rows: its bits, its size and its dtype stay as they are.
+So a sync needs no label in its rows: bits, size and dtype stay as they are.
 """
 
 from __future__ import annotations
@@ -31,22 +33,22 @@ from localsgd.errors import PeerLost, UserError
 from localsgd.wire.broken import is_late
 
 SLICE = timedelta(seconds=1)
-"""A wait looks around so often."""
+"""Time after which a wait looks at the other ranks, again and again."""
 TOLD_SECONDS = 10.0
-"""Between two times that a rank says at which step it is."""
+"""Shortest time between two reports of a rank's step."""
 PATIENCE_SECONDS = 60.0
-"""After which a waiting rank says for whom it waits."""
+"""Time after which a waiting rank warns for whom it waits."""
 GRACE_SECONDS = 2.0
-"""In which all ranks that notice a loss have told so."""
+"""Time within which all ranks that notice a loss have reported it."""
 
 
 class Event(NamedTuple):
-    """What a rank does together with others.
+    """Something that a rank does together with others.
 
     Args:
-        what: in words.
-        step: how many steps it has taken, that at hand included.
-        by_hand: whether it is a call of the user, which all ranks must make.
+        what: a description for messages.
+        step: the number of steps taken, the current one included.
+        by_hand: whether it is a user's call, which all ranks must make.
     """
 
     what: str
@@ -58,14 +60,14 @@ class Event(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a rank has told last.
+    """The last report of a rank.
 
     Args:
-        event: where it is.
+        event: what it does.
         waits: whether it waits there for others.
-        ranks: for whom; for all where empty.
-        meeting: the number of the last meeting that it has come to.
-        lost: whether a collective of it has failed there.
+        ranks: the ranks that it waits for; all if empty.
+        meeting: the number of the last meeting that it has reached.
+        lost: whether its collective has failed there.
     """
 
     event: Event
@@ -89,16 +91,16 @@ class Waiting:
 
 
 class Presence:
-    """What this rank tells the others, and reads of them.
+    """Writes reports of this rank into the store, and reads those of others.
 
     Args:
-        store: that all ranks share.
+        store: shared by all ranks.
         rank: of this process.
-        processes: how many there are.
+        processes: the number of processes.
         limit: the longest time to wait for another rank.
 
     Attributes:
-        event: what the collectives that start now belong to.
+        event: the event that collectives started now belong to.
     """
 
     def __init__(self, store: dist.Store, rank: int, processes: int, limit: timedelta) -> None:
@@ -117,14 +119,14 @@ class Presence:
 
     @staticmethod
     def of_processes(limit: timedelta) -> Presence | None:
-        """Among the ranks of `torch.distributed`, where there are several."""
+        """The presence of this rank of `torch.distributed`; `None` if it is the only one."""
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return None
         store = dist.distributed_c10d._get_default_store()
         return Presence(store, dist.get_rank(), dist.get_world_size(), limit)
 
     def owns(self, groups: Iterable[object]) -> None:
-        """These process groups, and its own, end when nobody has this presence any more."""
+        """Ends these process groups, and its own, when this presence is deleted."""
         self._release = weakref.finalize(self, _end, self._group, groups)
         self._release.atexit = False
 
@@ -138,18 +140,18 @@ class Presence:
     # What a user calls.
 
     def open(self, event: Event) -> None:
-        """The first meeting, of all who make this optimizer: in the store alone."""
+        """Holds the first meeting, of all ranks that make this optimizer, in the store alone."""
         self.meet(event)
         self._own = dist.PrefixStore(str(self._store.add(f"meetings/{self.rank}", 0)), self._store)
         group = dist.new_group(timeout=timedelta(seconds=self.limit), backend="gloo")
         self._group = group if isinstance(group, dist.ProcessGroup) else None
 
     def meet(self, event: Event, detail: str = "") -> list[str]:
-        """Returns once all ranks are in `event`, with the details that they give, by rank.
+        """Waits until all ranks are in `event`; returns the details that they give, by rank.
 
         Raises:
-            UserError: on all ranks, where some are in another one.
-            PeerLost: where some have not come within the limit.
+            UserError: on all ranks, if some are in another event.
+            PeerLost: some have not come within the limit.
         """
         self.event = event
         self._meeting = number = self._store.add(f"meetings/{self.rank}", 1)
@@ -168,7 +170,7 @@ class Presence:
         events = {rank: Event(*other) for rank, (other, _) in enumerate(found)}
         if len(set(events.values())) > 1:
             raise UserError(apart(events))
-        self._forget(number - 1)  # Everybody has come here, and so has read what was told there.
+        self._forget(number - 1)  # All ranks have come here, so they have read the last one.
         return [detail for _, detail in found]
 
     def _until_all_are_here(self, group: dist.ProcessGroup, place: str, event: Event) -> None:
@@ -184,7 +186,7 @@ class Presence:
     def _until_complete(self, place: str, event: Event) -> None:
         waiting = Waiting(event)
         pause, looked = 0.0002, waiting.start
-        # A store's own wait would print a warning whenever it is left to look around.
+        # A store's own wait would print a warning whenever it ends without the key.
         while not self._store.check([f"{place}/complete"]):
             time.sleep(pause)
             pause = min(1.3 * pause, 0.1)
@@ -215,7 +217,7 @@ class Presence:
     # What a step does.
 
     def passes(self, event: Event) -> None:
-        """This rank has come to `event`: told now and then."""
+        """Records that this rank has reached `event`, and reports it once in a while."""
         self.event = event
         now = time.monotonic()
         if now - self._told_at > TOLD_SECONDS:
@@ -223,7 +225,7 @@ class Presence:
             self._tell(Seen(event, meeting=self._meeting))
 
     def wait(self, work: dist.Work, event: Event, group: dist.ProcessGroup) -> None:
-        """`work.wait()`, in which this rank looks around where it takes long."""
+        """Waits for `work`, and looks at the other ranks if it takes long."""
         waiting: Waiting | None = None
         while True:
             try:
@@ -237,12 +239,12 @@ class Presence:
             self._look_around(waiting)
 
     def begins(self, event: Event, group: dist.ProcessGroup) -> None:
-        """A wait that can't be interrupted to look around begins: it is told before."""
+        """Reports a wait that can't be interrupted to look at the others, before it begins."""
         self._failed = Waiting(event, self._ranks(group))  # if it fails
         self._tell(Seen(event, True, self._failed.ranks, self._meeting))
 
     def mark(self) -> None:
-        """Sets this rank apart in what it is about to take part in."""
+        """Marks this rank in the current event."""
         self._own.set(f"marked/{self.event}/{self.rank}", "")
         self._own.set(f"marked/{self.rank}", str(self.event))
 
@@ -291,19 +293,19 @@ class Presence:
             )
 
     def _part(self, said: str, own: Event) -> None:
-        """Ends the wait here, and on all others that look around."""
+        """Ends the wait here, and on all ranks that look at the others."""
         self._keep_groups()
         self._own.set("parted", said)
         if self._group is not None and not own.by_hand:
-            # Whoever waits in a meeting is let go, in order that its program can end. With that its
-            # connections do, and so does what this rank has under way.
+            # Ranks that wait in a meeting are released, so that their programs can end. That closes
+            # their connections, and so ends the collectives of this rank.
             self._group.allreduce([torch.zeros(1)])
         raise UserError(said)
 
-    # What is left when a collective has failed.
+    # After a collective has failed.
 
     def who_is_lost(self, late: bool) -> str:
-        """Which ranks have not noticed the loss, and so are its cause, in the words of a line."""
+        """A message that names the ranks that have not noticed the loss, and so are its cause."""
         self._keep_groups()
         failed = self._failed or Waiting(self.event)
         with suppress(RuntimeError):
@@ -327,7 +329,7 @@ class Presence:
         self._own.set(str(self.rank), json.dumps(seen))
 
     def _read(self, ranks: Sequence[int]) -> dict[int, Seen]:
-        """What others have told last, by rank."""
+        """The last reports of others, by rank."""
         found = {}
         for rank in ranks or range(self.processes):
             if rank != self.rank and self._own.check([str(rank)]):
@@ -353,7 +355,7 @@ def _end(own: object, groups: Iterable[object]) -> None:
 
 
 def never_met(called: Seen, stepped: Seen) -> bool:
-    """Whether one waits in a meeting that the other, in a later step, has not come to."""
+    """Whether one rank waits in a meeting that the other, in a later step, has not reached."""
     return (
         called.event.by_hand
         and not stepped.event.by_hand
@@ -363,7 +365,7 @@ def never_met(called: Seen, stepped: Seen) -> bool:
 
 
 def apart(events: Mapping[int, Event]) -> str:
-    """A line that says which rank is where."""
+    """A message that says what each rank does, and what to do about it."""
     by_event: dict[Event, list[int]] = {}
     for rank, event in sorted(events.items()):
         by_event.setdefault(event, []).append(rank)

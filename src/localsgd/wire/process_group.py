@@ -1,7 +1,7 @@
 """Collectives over `torch.distributed` process groups: gloo on CPU, NCCL on GPUs.
 
-Sums, never the backend's mean: gloo's has been wrong for some callers, and one division by M
-afterwards is exact where a division for each stage is not.
+They use sums, never the backend's mean: gloo's has been wrong for some callers, and a single
+division by M rounds less than one in each stage.
 """
 
 from __future__ import annotations
@@ -26,20 +26,17 @@ _all_gather: Callable[..., dist.Work | None] = (
 
 
 DIRECT = 1 << 16
-"""Bytes from which on gloo's own gather, through memory of its own and by K - 1 rounds, takes about
-three times as long as sending straight to where it is wanted.
-"""
+"""Bytes above which gloo's own gather is slower than direct sends, about three times."""
 
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """One group (g = 1) whose M members are spread evenly over the processes of `group`, in rank
-    order.
+    """One group (g = 1) whose M members are spread evenly over processes, in rank order.
 
     Args:
-        group: as made by `torch.distributed.new_group`.
+        group: the processes, as from `torch.distributed.new_group`.
         hosted: m, the members that each process hosts.
-        presence: looks after waits that take long.
+        presence: checks on waits that take long.
     """
 
     group: dist.ProcessGroup
@@ -56,7 +53,7 @@ class ProcessGroup:
 
     def sum(self, x: Tensor) -> Pending[Tensor]:
         total = sum_members(x)
-        # The group's own call: what `dist.all_reduce` does around it shows where models are small.
+        # The group's own call: for small models the overhead of `dist.all_reduce` matters.
         return self._started(self.group.allreduce([total]), total)
 
     def gather(self, x: Tensor) -> Pending[Tensor]:
@@ -75,12 +72,12 @@ class ProcessGroup:
         )
 
     def broadcast(self, x: Tensor) -> Pending[Tensor]:
-        """`x` of the first process, in place."""
+        """Overwrites `x` with that of the first process."""
         work = dist.broadcast(x, group_src=0, group=self.group, async_op=True)
         return self._started(work, x)
 
     def gather_into(self, out: Tensor, x: Tensor) -> Pending[Tensor]:
-        """out [P, c] in any shape <- `x [c]` of each of the P processes, in rank order."""
+        """Writes `x [c]` of each of the P processes into `out`, `[P, c]` in any shape."""
         rows = out.view(self.processes, -1)
         if x.device.type != "cpu" or x.nbytes < DIRECT:
             work = _all_gather(rows.view(-1), x, group=self.group, async_op=True)
@@ -88,7 +85,7 @@ class ProcessGroup:
         rank = self.group.rank()
         rows[rank] = x
         works = []
-        for distance in range(1, self.processes):  # All at once, and no two to the same process.
+        for distance in range(1, self.processes):  # at once, in an order that spreads the load
             to, source = (rank + distance) % self.processes, (rank - distance) % self.processes
             works += [
                 dist.isend(x, group=self.group, group_dst=to),
@@ -100,7 +97,7 @@ class ProcessGroup:
         if work is None:
             return Pending.done(result)
         wait: Callable[[], object] = work.wait
-        # On a GPU a wait does not stop the program, and with a limit it would.
+        # On a GPU a wait doesn't block the program, but one with a time limit would.
         if self.presence is not None and result.device.type == "cpu":
             wait = partial(self.presence.wait, work, self.presence.event, self.group)
 
@@ -126,18 +123,17 @@ class ProcessGroup:
 
 @dataclass(frozen=True)
 class Sliced:
-    """Members that several processes hold as equal copies: each process carries one slice over the
-    slow link.
+    """Blocks whose processes hold equal copies of a member, and each send one slice of it.
 
     The processes of a block hold the same anchor (g = m = 1). Process j of each block joins the
-    collective of the j-th slice across blocks, then the block puts the slices together, so that a
-    block sends an anchor once, not once for each of its processes.
+    collective of the j-th slice across blocks, then the block gathers the slices. So a block sends
+    an anchor once, not once for each of its processes.
 
     Args:
-        across: joins the processes with the same place in their blocks.
+        across: joins the processes with the same index in their blocks.
         inside: joins the processes of this block.
-        ahead: takes the second stage beside the program, over an `inside` that nobody else uses;
-            else a wait takes it.
+        ahead: runs the second stage in the background, if `inside` is used for nothing else;
+            without it, the wait runs it.
     """
 
     across: Collective
@@ -152,7 +148,7 @@ class Sliced:
         return x.unflatten(-1, (self.inside.processes, -1))[..., self.inside.group.rank(), :]
 
     def _assemble(self, part: Tensor) -> Tensor:
-        """Slices `[..., c / p]` of the block's p processes to `[..., c]`."""
+        """Gathers slices `[..., c / p]` of the block's p processes into `[..., c]`."""
         whole = self.inside.gather(part.reshape(1, 1, -1)).wait()
         return whole.view(self.inside.processes, *part.shape).movedim(0, -2).flatten(-2)
 
@@ -183,13 +179,12 @@ class Sliced:
 
 @dataclass(frozen=True)
 class Leaders:
-    """As `Sliced`, for blocks of unequal size: the first process of each block crosses, then tells
-    its block.
+    """Blocks of unequal size, whose first process communicates and then broadcasts the result.
 
     Args:
         across: joins the first processes of the blocks; `None` on all others.
         inside: joins the processes of this block.
-        blocks: how many there are.
+        blocks: the number of blocks.
         ahead: as in `Sliced`.
     """
 
@@ -202,23 +197,23 @@ class Leaders:
     def members(self) -> int:
         return self.blocks
 
-    def _told(self, pending: Pending[Tensor]) -> Pending[Tensor]:
+    def _broadcast(self, pending: Pending[Tensor]) -> Pending[Tensor]:
         return _staged(lambda: self.inside.broadcast(pending.wait()).wait(), self.ahead)
 
     def sum(self, x: Tensor) -> Pending[Tensor]:
         pending = self.across.sum(x) if self.across else Pending.done(x[:, 0])
-        return self._told(pending)
+        return self._broadcast(pending)
 
     def gather(self, x: Tensor) -> Pending[Tensor]:
         if self.across:
             pending = self.across.gather(x)
         else:
             pending = Pending.done(x.new_empty((1, self.blocks, x.shape[-1])))
-        return self._told(pending)
+        return self._broadcast(pending)
 
     def exchange(self, x: Tensor) -> Pending[Tensor]:
         pending = self.across.exchange(x) if self.across else Pending.done(torch.empty_like(x))
-        return self._told(pending)
+        return self._broadcast(pending)
 
 
 def _staged(finish: Callable[[], Tensor], ahead: Ahead | None) -> Pending[Tensor]:

@@ -1,4 +1,4 @@
-"""Seconds that all-reduces of a few sizes take on the cluster at hand."""
+"""Measures the seconds of all-reduces of a few sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from localsgd.wire import Collective
 
 SCALARS = (1 << 8, 1 << 14, 1 << 17, 1 << 19)
-"""Of float32: 1 KiB, where alpha shows, to 2 MiB, where beta does."""
+"""Sizes to measure, in float32: from 1 KiB, which shows alpha, to 2 MiB, which shows beta."""
 
 REPEATS = 5
 
@@ -24,24 +24,24 @@ def measured(
     repeats: int = REPEATS,
     device: torch.device | str = "cpu",
 ) -> tuple[list[int], list[float]]:
-    """Bytes, and seconds of an all-reduce of so many: of the slowest member, the median of several.
+    """Sizes in bytes, and the median seconds of all-reduces of these sizes, of the slowest member.
 
-    All processes of the level's groups must call it at once.
+    All processes of the level's groups must call it together.
 
     Args:
         collective: of one group.
         hosted: m.
-        scalars: of float32, sizes that are tried.
-        repeats: of each, after one that is not counted.
-        device: where the arrays lie.
+        scalars: the sizes to measure, in float32.
+        repeats: all-reduces of each size, after one that is not counted.
+        device: of the arrays.
     """
     sizes, seconds = [], []
     for count in scalars:
         x = torch.zeros((1, hosted, count), device=device)
         times = [_seconds(lambda x=x: collective.sum(x).wait(), device) for _ in range(repeats + 1)]
-        own = torch.full((1, hosted, 1), statistics.median(times[1:]), device=device)
+        mine = torch.full((1, hosted, 1), statistics.median(times[1:]), device=device)
         sizes.append(4 * count)
-        seconds.append(float(collective.gather(own).wait().max()))
+        seconds.append(float(collective.gather(mine).wait().max()))
     return sizes, seconds
 
 

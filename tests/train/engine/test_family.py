@@ -271,10 +271,13 @@ def test_what_a_cycle_ends_with_is_kept(tmp_path: Path) -> None:
         ({"inner_state": "x=halve"}, "rule 'halve'"),
         ({"fragments": 2, "delay": 3}, "delay of 3 syncs"),
         ({"slowdown": (1.0, 2.0)}, "2 numbers for 4 workers"),
-        ({"method": "batch-growth", "slowdown": (1.0, 2.0, 1.0, 1.0)}, "as many batches of each"),
+        (
+            {"method": "batch-growth", "slowdown": (1.0, 2.0, 1.0, 1.0)},
+            "equally many batches of each",
+        ),
         (
             {"method": "batch-growth", "exhausted": "leave", "partition": "fixed"},
-            "as many batches of each",
+            "equally many batches of each",
         ),
         ({"slowdown": (1.0,) * 4, "topology": "2x2", "local_steps": (2, 2)}, "need one level"),
         ({"exhausted": "leave"}, "workers that own their samples"),

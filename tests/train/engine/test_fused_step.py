@@ -118,7 +118,7 @@ def test_those_who_watch_are_told_around_each_step() -> None:
     workers = hosted(OPTIMIZERS["sgd"])
     seen: list[bool] = []
     before = workers.params.clone()
-    workers.watch_steps(
+    workers.around_steps(
         lambda: seen.append(torch.equal(workers.params, before)),
         lambda: seen.append(not torch.equal(workers.params, before)),
     )

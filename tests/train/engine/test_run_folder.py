@@ -273,6 +273,6 @@ def test_pipes_and_devices_are_refused(folder: Folder) -> None:
     os.mkfifo(folder.path / "metrics.jsonl")
     (folder.path / "environment.json").unlink()
     (folder.path / "environment.json").symlink_to("/dev/zero")
-    with pytest.raises(UserError, match="no file but a pipe or a device"):
+    with pytest.raises(UserError, match="is a pipe or a device"):
         folder.metrics()
     assert folder.environment() == {}  # as if it were not there

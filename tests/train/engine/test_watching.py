@@ -171,7 +171,7 @@ def test_mistakes(what: str, says: str) -> None:
 
 def test_drift_needs_a_model_on_which_all_average(tmp_path: Path) -> None:
     run = tiny(method="local", local_steps=(4,), delay=1)
-    with pytest.raises(UserError, match="they never hold one together"):
+    with pytest.raises(UserError, match="they never hold the same model"):
         prepared(run, tmp_path, watching=watch("drift", tmp_path)).train()
 
 

@@ -55,9 +55,9 @@ elif mode == "interrupted":
         sys.exit(130)
 elif mode == "mistake":
     without_torch()
-    from localsgd.train.launch.ending import say_last_words
+    from localsgd.train.launch.ending import print_exit_message
 
-    say_last_words("error: 5 workers can't be split into 2 processes")
+    print_exit_message("error: 5 workers can't be split into 2 processes")
     sys.exit(2)
 elif mode == "deaf":
     (folder / f"ready{rank}").touch()

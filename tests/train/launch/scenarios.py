@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from localsgd.errors import PeerLost, UserError
-from localsgd.train.launch import Heartbeat, World, check_same, joined, launch, say_last_words
+from localsgd.train.launch import Heartbeat, World, check_same, joined, launch, print_exit_message
 
 LIMIT = 3.0
 
@@ -165,7 +165,7 @@ def _run(body: Callable[[World, Heartbeat], None], limit: float = LIMIT) -> None
         with joined() as world, Heartbeat(world, limit) as heartbeat:
             body(world, heartbeat)
     except PeerLost as error:
-        say_last_words(str(error))
+        print_exit_message(str(error))
         sys.exit(3)
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from localsgd.train.launch import end_with, ending, say_last_words
+from localsgd.train.launch import end_with, ending, print_exit_message
 
 
 @pytest.mark.timeout(60)
@@ -35,6 +35,6 @@ def test_a_text_of_another_process_cannot_steer_the_terminal(
 ) -> None:
     monkeypatch.setattr(ending, "_said", False)
     monkeypatch.delenv(ending.ERROR_FILE, raising=False)
-    say_last_words("rank 1\x1b[2J is lost\x07")
-    say_last_words("and dropped")
+    print_exit_message("rank 1\x1b[2J is lost\x07")
+    print_exit_message("and dropped")
     assert capsys.readouterr().err == "rank 1?[2J is lost?\n"

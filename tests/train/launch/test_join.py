@@ -53,7 +53,7 @@ def test_on_one_machine_nothing_listens_beyond_loopback(zygote, torchrun, host):
 def test_a_rank_that_nobody_joins_says_so(zygote, torchrun, rank):
     outcome = zygote.run("join_in_vain", [torchrun(2)[rank]])
     assert outcome.statuses == [0], outcome.err
-    start = f"rank {rank} found no common start with the other 1 processes at localhost:"
+    start = f"rank {rank} could not connect to the other 1 processes at localhost:"
     assert outcome.out[0].startswith(start)
     assert "within 1 s: " in outcome.out[0]
     assert outcome.out[0].count("\n") == 1

@@ -52,7 +52,7 @@ def test_srun():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"MASTER_PORT": ""}, "MASTER_PORT not"),
+        ({"MASTER_PORT": ""}, "but not MASTER_PORT"),
         ({"RANK": "4"}, "between 0 and its size - 1"),
         ({"LOCAL_WORLD_SIZE": "x"}, "LOCAL_WORLD_SIZE='x' is not a number"),
     ],

@@ -1,1 +1,1 @@
-"""A run as a value, and what follows from it: methods, plan, learning rate."""
+"""The configuration of a run, and what is derived from it: method, plan, learning rate."""

@@ -1,4 +1,4 @@
-"""What a user left open in a run, filled in by its task and its method."""
+"""Completes a run: settings that were left open come from its task and its method."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ T = TypeVar("T")
 
 
 def complete_run(given: Run, card: Card) -> Run:
-    """All that was left open filled in, and checked against the task: what a run's folder
-    keeps.
-    """
+    """The run with all open settings filled in, and checked against the task."""
     defaults = card.defaults
     topology = given.parsed_topology()
     preset = {**PRESETS, **method(given.method).preset}

@@ -19,19 +19,19 @@ SCALINGS: dict[str, Callable[[float, float], float]] = {
     "local-sqrt": lambda globally, locally: math.sqrt(locally),
     "none": lambda globally, locally: 1.0,
 }
-"""What the rate is multiplied by, from K B / B_0 and B / B_0."""
+"""Factors of the learning rate by name, as functions of K B / B_0 and B / B_0."""
 
 
 @dataclass(frozen=True)
 class StepDecay:
-    """γ at every step.
+    """A learning rate γ that falls in steps.
 
     Args:
-        start: at step 0, where there is a warm-up.
-        peak: after it.
-        warmup_steps: over which the rate rises linearly; the first step with the peak is this one.
+        start: the rate at step 0, if there is a warm-up.
+        peak: the rate after the warm-up.
+        warmup_steps: steps over which the rate rises linearly; also the first step with the peak.
         decays: the first steps with a lower rate.
-        factor: by which each decay multiplies.
+        factor: the factor of each decay.
     """
 
     start: float
@@ -52,16 +52,16 @@ class StepDecay:
 
 @dataclass(frozen=True)
 class Cosine:
-    """γ = floor + (peak - floor) (1 + cos(π t/T)) / 2, anew in every cycle of T steps.
+    """γ = floor + (peak - floor) (1 + cos(π t/T)) / 2 in every cycle of T steps.
 
     One cycle is cosine annealing; several are warm restarts (Loshchilov and Hutter 2017, Eq. 5).
 
     Args:
-        start: at step 0, where there is a warm-up.
-        peak: after it, and at the start of every later cycle.
-        warmup_steps: over which the rate rises linearly, in the first cycle.
+        start: the rate at step 0, if there is a warm-up.
+        peak: the rate after the warm-up, and at the start of every later cycle.
+        warmup_steps: steps over which the rate rises linearly, in the first cycle.
         cycle: T.
-        floor: where a cycle would end.
+        floor: the rate that a cycle approaches at its end.
     """
 
     start: float
@@ -79,16 +79,16 @@ class Cosine:
 
     @property
     def decays(self) -> tuple[int, ...]:
-        """None: it falls all the time."""
+        """No decay steps: the rate falls all the time."""
         return ()
 
     def decayed(self, step: int) -> bool:
-        """Never, as there is no first decay."""
+        """Whether the first decay has passed: never, since there is none."""
         return False
 
 
 LearningRate: TypeAlias = StepDecay | Cosine
-"""γ at every step."""
+"""A function from the step to γ."""
 
 
 def _rising(start: float, peak: float, step: int, steps: int) -> float:

@@ -18,7 +18,7 @@ from localsgd.schedule.progress import Schedule
 
 @dataclass(frozen=True)
 class Moments:
-    """The points of a run that methods refer to, in local steps where nothing else is said.
+    """The points of a run that methods refer to, in local steps unless stated otherwise.
 
     Args:
         switch: the first step of the second phase.
@@ -43,16 +43,16 @@ class Moments:
 
 @dataclass(frozen=True)
 class Method:
-    """How a run synchronises.
+    """A method of synchronisation.
 
     Args:
-        title: for people.
-        schedule: of one level, from its H and the run's moments.
-        several_levels: whether it needs more than one.
-        uses: which of the run's settings its schedule reads, of `local_steps`, `switch`,
+        title: a description for people.
+        schedule: makes the schedule of one level from its H and the run's moments.
+        several_levels: whether it needs more than one level.
+        uses: the settings of the run that its schedule reads, of `local_steps`, `switch`,
             `step_warmup`, `adapt_every`, `qsr_alpha`, `waiting`, `lr_cycles`.
-        preset: the run's settings where they are not given.
-        grows_batch: add up gradients in place of local steps.
+        preset: values of the run's settings that are not given.
+        grows_batch: whether gradients are added up instead of local steps.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""What follows from a run and the size of its training set: steps, learning rate, schedules."""
+"""The plan of a run: steps, learning rate and schedules, from its settings and training set."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ def known(value: T | None) -> T:
 
 
 class Plan:
-    """What follows from a completed run and the size of its training set: steps, learning rate,
-    schedules.
+    """Steps, learning rate and schedules of a completed run.
 
     Args:
         run: completed.
@@ -56,26 +55,26 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        """Local steps of each worker in the whole run."""
+        """Local steps that each worker takes in the whole run."""
         return math.floor(known(self.run.epochs) * self.steps_per_epoch + 1e-9)
 
     def step_at(self, epochs: float) -> int:
-        """The first step at or after that many epochs."""
+        """The first step at or after this many epochs."""
         return math.ceil(epochs * self.steps_per_epoch - 1e-9)
 
     def _at_share(self, share: float) -> int:
-        """The first step at or after that share of the run's steps."""
+        """The first step at or after this fraction of the run's steps."""
         return math.ceil(share * self.steps - 1e-9)
 
     @property
     def cycle(self) -> int:
-        """Steps of one cycle of the learning rate: the run, where it has none."""
+        """Steps of one cycle of the learning rate; the whole run if it has no cycles."""
         cycles = self.run.lr_cycles if self.run.lr_schedule == "cyclic" else 1
         return max(1, math.ceil(self.steps / cycles))
 
     @cached_property
     def lr_scale(self) -> float:
-        """By which the peak of the learning rate is larger than `lr`."""
+        """The factor by which the peak of the learning rate is larger than `lr`."""
         base = known(self.run.lr_batch)
         scaling = SCALINGS[known(self.run.lr_scaling)]
         return scaling(self.batch / base, known(self.run.batch) / base)
@@ -98,7 +97,7 @@ class Plan:
 
     @property
     def step_warmup(self) -> float:
-        """Epochs over which H grows, for methods in which it does."""
+        """Epochs over which H grows, for methods with a local-step warm-up."""
         return self.run.step_warmup or float(math.prod(known(self.run.local_steps)))
 
     @property
@@ -139,7 +138,7 @@ class Plan:
 
     @property
     def schedules(self) -> list[Schedule]:
-        """One for each level, innermost first."""
+        """The schedules, one for each level, innermost first."""
         run = self.run
         local_steps = known(run.local_steps)
         uses = self.method.uses
@@ -156,7 +155,7 @@ class Plan:
         return [self.method.schedule(length, moments) for length in local_steps]
 
     def check(self) -> None:
-        """Refuses what cannot be trained."""
+        """Raises if the run can't be trained."""
         if self.samples < self.batch:
             raise UserError(
                 f"{self.samples} training samples are too few for {self.topology.workers} workers "
@@ -174,7 +173,7 @@ class Plan:
                 f"{self.run.epochs:g}; give a shorter one, 0 for none"
             )
         if "step_warmup" in self.method.uses and self.step_warmup > known(self.run.epochs):
-            usual = "" if self.run.step_warmup else " (H epochs, where not given)"
+            usual = "" if self.run.step_warmup else " (H epochs, if not given)"
             raise UserError(
                 f"step_warmup of {self.step_warmup:g} epochs{usual} outlasts the run of "
                 f"{self.run.epochs:g}, so that H would never be what local_steps says; give a "
@@ -191,43 +190,39 @@ class Plan:
 
     @property
     def delay(self) -> Delay:
-        """How syncs are spread over time."""
+        """The fragments and delay of the outermost level."""
         run = self.run
         return Delay(known(run.fragments), known(run.delay), known(run.correction))
 
     @property
     def exact(self) -> bool:
-        """Whether the outermost level is the plain mean of models, so that gradients may be
-        averaged in place of them.
-        """
+        """Whether the outermost level is the plain mean of models, so gradients may be averaged."""
         run = self.run
         plain = run.compression == "none" and run.outer == "average" and self.delay.none
         return plain and not self.weighs
 
     @property
     def averages_gradients(self) -> bool:
-        """Whether gradients are averaged in place of models while all synchronise after every
-        step.
-        """
+        """Whether gradients are averaged, not models, while all levels sync after every step."""
         return self.run.average != "models" and self.exact
 
     @property
     def weighs(self) -> bool:
-        """Whether updates weigh differently."""
+        """Whether updates have different weights."""
         return self.run.weighting != "equal"
 
     def _check_family(self) -> None:
-        """Refuses what does not go together."""
+        """Raises if settings contradict each other."""
         run, topology = self.run, self.topology
         _ = self.delay
         rules_of(known(run.inner_state))
         _ = Sign(run.sign_scales)
         owned = Partition.parse(run.partition).owned
         if run.batched and run.compile:
-            raise UserError("batched and compile do not go together; leave one of them away")
+            raise UserError("batched and compile can't be combined; leave one of them out")
         if run.compression != "none" and run.average == "gradients":
             raise UserError(
-                f"compression {run.compression} is of updates of models, but average is "
+                f"compression {run.compression} compresses updates of models, but average is "
                 "gradients; use models, or auto"
             )
         if not self.exact and run.average == "gradients":
@@ -259,8 +254,8 @@ class Plan:
             )
         if self.method.grows_batch and (run.slowdown or run.exhausted == "leave"):
             raise UserError(
-                f"{run.method} steps once for all workers: it needs as many batches of each; leave "
-                "slowdown and exhausted leave away"
+                f"{run.method} steps once for all workers and needs equally many batches of each; "
+                "leave out slowdown and exhausted leave"
             )
         if self.method.grows_batch and any(h > 1 for h in known(run.local_steps)[1:]):
             raise UserError(

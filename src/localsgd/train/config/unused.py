@@ -1,4 +1,4 @@
-"""Settings that were given and change nothing: a run says so before it starts."""
+"""Finds settings that were given but have no effect; a run reports them before it starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Acts = Callable[[Run], bool]
 
 
 def _read(name: str) -> Acts:
-    """By the method's schedule."""
+    """A condition: whether the method's schedule reads the setting `name`."""
     return lambda run: name in method(run.method).uses
 
 
@@ -34,11 +34,11 @@ ACTS: Mapping[str, Acts] = {
     "trust": lambda run: run.optimizer in ("lars", "larc"),
     "noise_decay": lambda run: run.noise > 0,
 }
-"""When a setting has an effect, for those that not every run reads."""
+"""Conditions under which a setting has an effect, for those that not every run reads."""
 
 
 def unused_settings(run: Run) -> list[str]:
-    """Names of the settings of a completed run that differ from their defaults for nothing."""
+    """Names of a completed run's settings that differ from their defaults without effect."""
     usual = msgspec.structs.asdict(Run()) | PRESETS
     found = [
         name

@@ -1,1 +1,1 @@
-"""What is trained: tasks, models, and which samples a worker takes at which step."""
+"""Tasks, models, and the samples that a worker takes at each step."""

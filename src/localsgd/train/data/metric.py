@@ -1,4 +1,4 @@
-"""By which number a model is judged, which way is better, and how it is written.
+"""Metrics: the number by which a model is judged, its direction, and its format.
 
 A record names its metric: an evaluation has `test_accuracy` or `test_perplexity`, a summary the
 same and `best_` and `local_` beside it.
@@ -18,7 +18,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Metric:
-    """A number for a model.
+    """A metric of a model.
 
     Args:
         name: one word, in records and for people.
@@ -44,22 +44,22 @@ class Metric:
 
     @property
     def key(self) -> str:
-        """In the rows of evaluations: of the averaged model, on test data."""
+        """The key in evaluations: the averaged model's value on test data."""
         return f"test_{self.name}"
 
     @property
     def local(self) -> str:
-        """The mean of the workers' own models."""
+        """The key of the mean over the workers' own models."""
         return f"local_{self.name}"
 
     @property
     def best(self) -> str:
-        """In summaries: of the best evaluation."""
+        """The key in summaries: the value of the best evaluation."""
         return f"best_{self.name}"
 
     @property
     def axis(self) -> str:
-        """Under a picture's axis."""
+        """The label of a picture's axis."""
         unit = f" ({self.unit.strip()})" if self.unit else ""
         return f"test {self.name}{unit}"
 
@@ -79,7 +79,7 @@ class Metric:
 
 
 def _perplexity(loss: float, accuracy: float) -> float:
-    """exp(mean loss over all tokens); infinite where that is beyond a float."""
+    """exp(mean loss over all tokens); infinite if that is beyond a float."""
     try:
         return math.exp(loss)
     except OverflowError:

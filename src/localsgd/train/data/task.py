@@ -1,4 +1,4 @@
-"""What a run trains: data in batches, a loss and a metric.
+"""The interface of a task: data in batches, a loss and a metric.
 
 B: samples of a batch · C, H, W: channels, height and width of an image · T: tokens of a text
 """
@@ -17,7 +17,7 @@ from localsgd.train.data.metric import ACCURACY, Metric
 
 @dataclass(frozen=True)
 class Defaults:
-    """How a task is trained where nothing else is said.
+    """A task's default settings.
 
     `learning_rate` belongs to a global batch of `lr_batch` samples: the linear rule (Goyal et al.,
     2017) gives `learning_rate * K * batch / lr_batch` to K workers with `batch` samples each.
@@ -32,15 +32,15 @@ class Defaults:
     clip: float | None = None
     """Largest norm of a worker's gradient; longer ones are scaled down to it."""
     lr_decay_at: tuple[float, ...] = (0.5, 0.75)
-    """Shares of the run after which the learning rate falls."""
+    """Fractions of the run after which the learning rate falls."""
     lr_warmup: float | None = None
-    """Of these epochs, over how many it rises to its peak; 5 in 300 where not given. A run of other
-    length has the same share."""
+    """Epochs over which the rate rises to its peak; 5 in 300 if not given. A run of another length
+    has the same fraction."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """What is known of a task before its data is read."""
+    """A description of a task, known before its data is read."""
 
     name: str
     title: str
@@ -52,20 +52,20 @@ class Card:
     default_model: str
     defaults: Defaults
     source: str
-    """Where the data comes from, for people."""
+    """The origin of the data, for people."""
     licence: str
     """Terms of the data, and what to cite."""
     metric: Metric = ACCURACY
-    """By which a model is judged."""
+    """The metric of a model."""
     sequential: bool = False
-    """Whether a sample goes on where the one before it ends, so that workers read streams."""
+    """Whether a sample continues the one before it, so that workers read streams."""
     in_files: bool = False
     """Whether samples stay in files until a batch needs them."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Task(ABC):
-    """Training and test samples by index, and how an output is judged.
+    """Training and test samples by index, with a loss and a metric.
 
     A task draws no order and knows no workers: whoever trains says which samples make a batch.
     """
@@ -106,7 +106,7 @@ class Task(ABC):
 
     @property
     def labels(self) -> Tensor | None:
-        """The class of every training sample [N] int64, where it has one."""
+        """The class of every training sample [N] int64, if it has one."""
         return None
 
     @abstractmethod
@@ -115,9 +115,9 @@ class Task(ABC):
     ) -> tuple[Tensor, Tensor]:
         """Training samples `indices` [B] int64 as inputs [B, *input_shape] and int64 targets.
 
-        Inputs are float32, or int64 where they are tokens.
+        Inputs are float32, or int64 if they are tokens.
 
-        Augmented where the task augments and a `generator` is given; all chance is drawn from it,
+        Augmented if the task augments and a `generator` is given; all chance is drawn from it,
         in an order that depends on B alone. Without a generator the samples come as they are.
         """
 
@@ -127,7 +127,7 @@ class Task(ABC):
 
     @property
     def pieces(self) -> int:
-        """Parts of the test set that are judged independently of each other: samples."""
+        """The number of parts of the test set that can be evaluated independently: samples."""
         return self.test_size
 
     @property
@@ -146,7 +146,7 @@ class Task(ABC):
         return self.verdict(model(as_read(x, model)), y, model)
 
     def verdict(self, output: Tensor, target: Tensor, model: nn.Module) -> Tensor:
-        """Summed loss, right predictions and targets of one batch: [3] float64."""
+        """The sums of losses, correct predictions and targets of a batch: [3] float64."""
         count, correct = target.numel(), self.correct(output, target)
         loss = self.loss(as_read(output, model), target)
         return torch.tensor([float(loss) * count, float(correct), count], dtype=torch.float64)
@@ -157,7 +157,7 @@ class Task(ABC):
 
     @abstractmethod
     def correct(self, output: Tensor, target: Tensor) -> Tensor:
-        """How many predictions are right, 0-d int64."""
+        """The number of correct predictions, 0-d int64."""
 
     @abstractmethod
     def subset(self, train: int, seed: int = 0) -> Self:

@@ -1,1 +1,1 @@
-"""What carries a run out: hosted workers, evaluation, checkpoints, records."""
+"""The training engine: hosted workers, evaluation, checkpoints, records."""

@@ -1,4 +1,4 @@
-"""Forward and backward of all workers that a process hosts, as one.
+"""Forward and backward passes of all workers of a process in one batch.
 
 A small model's step is mostly the cost of starting its operations. Over the stacked tensors of w
 workers they are started once for all: a matrix product becomes one of w matrices, a convolution one
@@ -21,8 +21,10 @@ from localsgd.rows.layout import Layout
 Named = dict[str, Tensor]
 
 LossesOf = Callable[[nn.Module, Named, Sequence[int], Sequence[int]], Tensor]
-"""The losses `[w]` of a model with the tensors `[w, ...]` by name, on the batches of these workers
-after as many steps as each has taken."""
+"""Computes the losses `[w]` of a model with tensors `[w, ...]` by name.
+
+The batches are those of the given workers after the steps that each has taken.
+"""
 
 
 class AtOnce:
@@ -51,12 +53,12 @@ class AtOnce:
         self._buffers = {
             name: view for own, rows in buffers for name, view in own.stacked(rows).items()
         }
-        # Batch norm writes its statistics into what it is given only where that is contiguous.
+        # Batch norm writes its statistics into what it is given only if that is contiguous.
         self._written = {name: view.contiguous() for name, view in self._buffers.items()}
         self._tensors = {**leaves, **self._written}
 
     def backward(self, model: nn.Module, workers: Sequence[int], taken: Sequence[int]) -> Tensor:
-        """The losses `[w]`; gradients are added to those that are there."""
+        """Computes the losses `[w]`, and adds the gradients to the existing ones."""
         for name, view in self._buffers.items():
             self._written[name].copy_(view)
         losses = self._losses(model, self._tensors, workers, taken)
@@ -94,7 +96,7 @@ def batched_losses(
 
 
 def check_batched(model: nn.Module, name: str) -> None:
-    """Refuses a model that all workers can't pass through at once."""
+    """Raises for a model that can't process all workers at once."""
     for place, module in model.named_modules():
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
             reason = f"draws at random ({place} is a {type(module).__name__})"
@@ -104,5 +106,5 @@ def check_batched(model: nn.Module, name: str) -> None:
             continue
         raise UserError(
             f"batched needs a model that does the same for all workers, but {name} {reason}; "
-            "leave batched away"
+            "leave out batched"
         )

@@ -1,4 +1,4 @@
-"""Checkpoints: saved by worker, whole or not at all, and resumed to the same bits at any step.
+"""Checkpoints: one file per worker, complete or absent, resumed to the same bits at any step.
 
 A checkpoint is a folder `step-00000123` with one file for each worker and one for what all share. A
 worker's file has its rows and its inner optimizer's state; the anchors of the groups whose first
@@ -35,20 +35,20 @@ from localsgd.train.engine.assembly import Assembly
 from localsgd.train.engine.run_folder import to_disk, write_whole
 
 KEPT = 2
-"""Checkpoints that are kept: the newest, and one before it."""
+"""Number of checkpoints that are kept: the newest, and the one before it."""
 
 _ADVICE = "remove this checkpoint to go on from the one before it, or from the start"
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The whole checkpoints in `folder`, oldest first."""
+    """The complete checkpoints in `folder`, oldest first."""
     return sorted(path for path in folder.glob("step-*") if path.is_dir() and path.suffix == "")
 
 
 def save(
     assembly: Assembly, folder: Path, barrier: Callable[[], None], extra: dict[str, Any]
 ) -> None:
-    """Writes a checkpoint of the step at hand. Every process must call it.
+    """Writes a checkpoint of the current step. Every process must call it.
 
     Args:
         assembly: what trains.
@@ -79,7 +79,7 @@ def save(
 
 
 def load(assembly: Assembly, checkpoint: Path) -> dict[str, Any]:
-    """Puts a checkpoint into a newly assembled run of the same configuration; returns `extra`."""
+    """Loads a checkpoint into a newly assembled run of the same configuration; returns `extra`."""
     common = _unsealed(checkpoint)
     if common["run"] != _fingerprint(assembly.run):
         raise UserError(
@@ -108,7 +108,7 @@ def load(assembly: Assembly, checkpoint: Path) -> dict[str, Any]:
 
 
 def read_common(checkpoint: Path) -> dict[str, Any]:
-    """What all workers of a checkpoint share."""
+    """The part of a checkpoint that all workers share."""
     path = checkpoint / "common.json"
     try:
         common = json.loads(read_text(path))
@@ -121,7 +121,7 @@ def read_common(checkpoint: Path) -> dict[str, Any]:
 
 @contextmanager
 def _whole_or_nothing(partial: Path) -> Generator[None]:
-    """Removes what there is of a checkpoint that cannot be written, as on a full disk."""
+    """Removes an incomplete checkpoint if it can't be written, as on a full disk."""
     try:
         yield
     except OSError as error:
@@ -133,7 +133,7 @@ def _whole_or_nothing(partial: Path) -> Generator[None]:
 
 
 def _common_state(assembly: Assembly, partial: Path, extra: dict[str, Any]) -> dict[str, Any]:
-    """What all workers share, once their files are there."""
+    """The common part of a checkpoint, made after the workers' files."""
     return {
         "run": _fingerprint(assembly.run),
         "step": assembly.workers.step,
@@ -186,7 +186,7 @@ def _located(
 
 
 def _part(value: Any, index: int, axis: int) -> Any:
-    """What belongs to one group (axis 0) or member (axis 1) of a state.
+    """The part of a state that belongs to one group (axis 0) or member (axis 1).
 
     That is `index` of every tensor with that axis, kept as an axis of length 1; all else is shared.
     """
@@ -223,7 +223,7 @@ def _unsealed(checkpoint: Path) -> dict[str, Any]:
 
 
 def _fingerprint(run: Run) -> str:
-    """Equal for equal runs, also where settings have come to exist since."""
+    """A fingerprint of a run, unchanged by settings that were added to the program later."""
     usual = Run()
     chosen = {
         key: value
@@ -234,7 +234,7 @@ def _fingerprint(run: Run) -> str:
 
 
 def _discard(path: Path) -> None:
-    """Removes a checkpoint; cut off half-way, what is left of it does not look like one."""
+    """Removes a checkpoint so that an interruption leaves nothing that looks like one."""
     if path.exists():
         gone = path.with_suffix(".discarded")
         shutil.rmtree(gone, ignore_errors=True)
@@ -256,9 +256,7 @@ def _write(path: Path, state: dict[str, Any]) -> None:
 
 
 def _own_memory(value: Any) -> Any:
-    """`value` with every tensor in memory of its own: a view would be saved with all that it is a
-    view of.
-    """
+    """A copy of `value` without views, which would be saved with all the memory behind them."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What a run's bits may depend on beside its settings: the code, the machine, and torch's build."""
+"""The environment that a run's bits may depend on: code, machine, and torch's build."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from localsgd.version import __version__
 
 
 def environment(device: torch.device, processes: int) -> dict[str, Any]:
-    """What a result may depend on beside the run."""
+    """The environment that a result may depend on."""
     cuda = device.type == "cuda"
     return {
         "localsgd": __version__,

@@ -1,4 +1,4 @@
-"""The averaged model, and how good it is.
+"""The averaged model and its evaluation.
 
 The averaged model is the mean of the workers' models as they are, in the middle of a round too,
 with
@@ -26,16 +26,16 @@ from localsgd.train.engine.assembly import Assembly
 from localsgd.wire import Collective
 
 CHUNK = 1 << 20
-"""Scalars of a row that are averaged at a time, so that a large model is never held twice."""
+"""Scalars of a row that are averaged at a time, so that no large model is copied as a whole."""
 BATCH = 500
-"""Samples of a batch, at most, when statistics are re-estimated."""
+"""Largest batch for re-estimating batch-norm statistics."""
 RECALIBRATION = 10_000
-"""Training samples, at most, from which batch-norm statistics are re-estimated."""
+"""Most training samples from which batch-norm statistics are re-estimated."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """How good a model is: mean `loss`, `accuracy` in [0, 1], over all targets of the test set."""
+    """Mean `loss` and `accuracy` in [0, 1] of a model over all targets of the test set."""
 
     loss: float
     accuracy: float
@@ -112,7 +112,7 @@ def recalibrate(model: nn.Module, assembly: Assembly) -> None:
 
 
 def score(model: nn.Module, assembly: Assembly) -> Score:
-    """`model` on the test set, divided over the processes. Every process must call it."""
+    """Evaluates `model` on the test set, shared among the processes. Every process must call it."""
     world, pieces = assembly.placement.world, torch.arange(assembly.task.pieces)
     processes = assembly.plan.topology.workers // assembly.placement.hosted
     mine = pieces.tensor_split(processes)[assembly.placement.rank]
@@ -136,7 +136,7 @@ def local_score(assembly: Assembly) -> Score:
 
 @torch.no_grad()
 def _sums(model: nn.Module, assembly: Assembly, pieces: Tensor) -> Tensor:
-    """Summed loss, correct predictions, targets: `[3]`."""
+    """The sums of losses, correct predictions and targets: `[3]`."""
     sums = torch.zeros(3, dtype=torch.float64)
     with assembly.autocast():
         for some in pieces.split(assembly.task.judged_together) if len(pieces) else ():

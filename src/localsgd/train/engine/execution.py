@@ -1,4 +1,4 @@
-"""Carries a run out: trains, evaluates, records, saves, and can be cut off at any moment.
+"""Executes a run: trains, evaluates, records and saves; it may be interrupted at any moment.
 
 Only process 0 writes records; every process writes the checkpoints of its own workers.
 """
@@ -36,11 +36,11 @@ from localsgd.wire.metered import Waiting
 
 
 class Interrupted(Exception):
-    """The run was asked to stop. Its text says from where it goes on."""
+    """The run was asked to stop. Its text says how to continue."""
 
 
 class Observer(Protocol):
-    """Who watches a run. Called by every process."""
+    """An observer of a run. Every process calls it."""
 
     def started(self, assembly: Assembly) -> None: ...
 
@@ -57,16 +57,16 @@ class Observer(Protocol):
 
 @dataclass
 class Execution:
-    """One run under way.
+    """The execution of one run.
 
     Args:
-        assembly: what trains.
-        folder: of its records.
-        observer: who watches.
+        assembly: workers, levels and plan.
+        folder: for its records.
+        observer: shows the progress.
         checkpoint_every: evaluations between checkpoints.
-        watching: what is measured while it trains.
-        seconds: of training so far, without evaluation and saving.
-        paused: seconds so far of what was no training, by what it was.
+        watching: measurements during training.
+        seconds: training time so far, without evaluation and saving.
+        paused: seconds so far that were no training, by activity.
     """
 
     assembly: Assembly
@@ -90,7 +90,7 @@ class Execution:
         return not dist.is_initialized()
 
     def resume(self) -> None:
-        """Goes on from the newest checkpoint, from the start where there is none."""
+        """Continues from the newest checkpoint, or from the start if there is none."""
         found = checkpoints.checkpoints(self.folder.checkpoints)
         step = 0
         if found:
@@ -102,7 +102,7 @@ class Execution:
         barrier()
 
     def train(self) -> dict[str, Any]:
-        """To the end; returns the summary."""
+        """Trains to the end; returns the summary."""
         assembly = self.assembly
         self._due = evaluation_steps(assembly.plan)
         self.observer.started(assembly)
@@ -212,7 +212,10 @@ class Execution:
 
     @contextmanager
     def _stoppable(self) -> Generator[None]:
-        """Ctrl-C and SIGTERM end the run after the step at hand; alone, with a checkpoint of it."""
+        """Ends the run after the current step on Ctrl-C or SIGTERM.
+
+        A single process writes a checkpoint first.
+        """
 
         def stop(number: int, frame: FrameType | None) -> None:
             self._stop = True
@@ -227,7 +230,7 @@ class Execution:
 
 
 def cycle_ends(plan: Plan) -> list[int]:
-    """The last steps of a cyclic learning rate's cycles, of which snapshots are kept."""
+    """The last steps of a cyclic learning rate's cycles, after which snapshots are saved."""
     if plan.run.lr_schedule != "cyclic":
         return []
     return [min(plan.steps, plan.cycle * number) for number in range(1, plan.run.lr_cycles + 1)]
@@ -245,7 +248,7 @@ def evaluation_steps(plan: Plan) -> dict[int, int]:
 
 
 def finite(model: nn.Module) -> bool:
-    """Whether all weights are numbers."""
+    """Whether all weights are finite."""
     return all(bool(value.isfinite().all()) for value in model.parameters())
 
 
@@ -297,7 +300,7 @@ def prepare(
 
 
 def starting_point(assembly: Assembly) -> bytes:
-    """What must be equal on all processes before the first step: worker 0's weights, the layout."""
+    """A text of what must be equal on all processes at the start: worker 0's weights, layout."""
     weights = hashlib.sha256(assembly.workers.params[0].cpu().view(torch.uint8).numpy().data)
     return assembly.workers.layout.fingerprint() + weights.digest()
 

@@ -1,7 +1,7 @@
-"""One optimizer step for all workers that a process hosts, in place of one for each.
+"""Fuses the optimizer steps of all workers of a process into one.
 
-An inner optimizer treats every tensor by itself, so an optimizer over the tensors of all workers
-takes the steps of theirs, bit for bit, and pays once for what a step costs beside arithmetic.
+An inner optimizer treats every tensor separately, so one optimizer over the tensors of all workers
+takes the same steps, bit for bit, and has the overhead of a step only once.
 
 Shapes: w workers hosted here.
 """
@@ -15,14 +15,14 @@ from torch.optim import Optimizer
 
 
 class Together:
-    """Steps the parameters of `optimizers` by one more of their kind.
+    """Steps the parameters of all `optimizers` by a single one of the same kind.
 
-    Each state stays its own worker's: the joint optimizer holds the very same dictionaries, so that
-    saving, averaging or resetting them by worker goes on as if it were not there.
+    The joint optimizer holds the workers' own state dictionaries, so that saving, averaging or
+    resetting them by worker works as without it.
 
     Args:
-        make: from parameter groups to an optimizer, as for each worker.
-        optimizers: of the w workers, alike in their groups.
+        make: makes an optimizer of parameter groups, as for each worker.
+        optimizers: of the w workers, with equal groups.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Together:
         self.link()
 
     def link(self) -> None:
-        """Takes the workers' states over; to be called when one of them was loaded."""
+        """Takes over the workers' states; call it after one of them was loaded."""
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
@@ -42,10 +42,9 @@ class Together:
         self._alike = False
 
     def step(self, learning_rate: float) -> bool:
-        """One step of all workers; says no, and does nothing, where their states differ in kind.
+        """Steps all workers; returns `False` and does nothing if their states differ in kind.
 
-        That is so after some have stepped for the first time and others have not, which optimizers
-        ask of all their parameters at once.
+        They differ if only some workers have taken their first step.
         """
         if not self._alike and len({frozenset(state) for state in self._joint.state.values()}) > 1:
             return False

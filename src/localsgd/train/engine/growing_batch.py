@@ -1,15 +1,15 @@
-"""A batch that grows in place of H: the baseline to local steps.
+"""A batch that grows instead of H: the baseline for local steps.
 
     w <- w - γ 1/(K H) sum_k sum_h g_k(w; batch k, h)
 
-Where a method would take H local steps, every worker adds up the gradients of H batches at the same
-point, and all take one step with their mean: mini-batch SGD whose batch is H times as large (Smith
-et al. 2018; Lin et al. 2020, third row of the table of local SGD variants). Samples and syncs
-are those of local SGD with the same H. What changes a worker's gradient (clipping, noise) changes
-the mean of its H batches, once.
+Instead of H local steps, every worker adds up the gradients of H batches at the same point, and all
+take one step with their mean: mini-batch SGD with a batch that is H times as large (Smith et al.
+2018; Lin et al. 2020, third row of the table of local SGD variants). Samples and syncs are those of
+local SGD with the same H. Transforms of a worker's gradient (clipping, noise) apply once to the
+mean of its H batches.
 
-It is the core loop with two pieces exchanged: local steps that only add up, and a sync, on
-gradients, that steps.
+It is the core loop with two parts exchanged: local steps only add up gradients, and the sync
+averages gradients and then steps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from localsgd.train.engine.hosted import Workers
 
 
 class AddingUp:
-    """The workers' steps, without the step."""
+    """Workers whose local steps only add up gradients."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers

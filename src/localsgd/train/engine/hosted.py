@@ -22,7 +22,7 @@ from localsgd.train.engine.batched import AtOnce, LossesOf
 from localsgd.train.engine.fused_step import Together
 
 LossOf = Callable[[nn.Module, int, int], Tensor]
-"""The loss of a model on the batch of (worker, steps that it took before): a scalar."""
+"""Computes the loss, a scalar, of a model on the batch of (worker, steps taken before)."""
 
 
 def _nothing() -> None:
@@ -34,12 +34,12 @@ class Inner:
     """The optimizer of the local steps.
 
     Args:
-        make: from parameter groups (dictionaries with `params` and `weight_decay`) to an optimizer.
-        weight_decay: for all parameters but those named in `no_decay`.
+        make: makes an optimizer of parameter groups (dictionaries with `params`, `weight_decay`).
+        weight_decay: of all parameters except those named in `no_decay`.
         no_decay: names of parameters without weight decay.
-        elementwise: whether a scalar's step depends on that scalar alone, so that a row can be
-            stepped as two vectors (with and without weight decay) in place of tensor by tensor, and
-            the rows of all workers in one go.
+        elementwise: whether a scalar's step depends on that scalar alone. Then a row is stepped as
+            two vectors (with and without weight decay) instead of tensor by tensor, and the rows of
+            all workers together.
     """
 
     make: Callable[[list[dict[str, Any]]], Optimizer]
@@ -51,23 +51,22 @@ class Inner:
 class Workers:
     """The workers `ids`, all starting from `model`.
 
-    `params [w, n]` and `grads [w, n]` are laid out alike; `buffers` holds rows of float buffers
-    (batch-norm statistics) and of integer ones, by dtype. The parameters with weight decay lie
-    first.
+    `params [w, n]` and `grads [w, n]` have the same layout; `buffers` has rows of float buffers
+    (batch-norm statistics) and of integer ones, by dtype. Parameters with weight decay come first.
 
     Args:
-        model: the starting point; copied for all workers but the first, whose model it becomes.
-        loss: of a model on a worker's batch.
+        model: the starting point; it becomes the first worker's model and is copied for the others.
+        loss: computes the loss of a model on a worker's batch.
         inner: the optimizer of local steps.
-        ids: the workers hosted here, as numbers among all K.
+        ids: the workers hosted here, as indices among all K.
         multiple: rows of parameters have a length that is a multiple of this.
-        transforms: change each worker's gradient before anybody averages or steps it.
-        active: whether a worker takes the step at hand; all do where not given.
-        heard: told every loss, with the row of the worker that had it.
-        losses: of all workers at once, in place of `loss` where all are active (see `batched.py`).
+        transforms: change each worker's gradient before it is averaged or used in a step.
+        active: whether a worker takes the current step; all do if not given.
+        heard: called with every loss, and the row of its worker.
+        losses: of all workers at once, used instead of `loss` if all are active (see `batched.py`).
 
-    `taken` counts the steps that each hosted worker took: all of `step`, where all are active.
-    `accumulated` counts the batches whose gradients are summed in `grads` and not stepped yet, the
+    `taken` counts the steps of each hosted worker; it equals `step` if all are always active.
+    `accumulated` counts the batches whose gradients are summed in `grads` for a later step, the
     first of them at the learning rate `accumulated_rate` (see `growing_batch.py`).
     """
 
@@ -114,7 +113,7 @@ class Workers:
         self._together = Together(inner.make, self.optimizers) if several else None
         self._watchers: list[tuple[Callable[[], None], Callable[[], None]]] = []
 
-    def watch_steps(
+    def around_steps(
         self, before: Callable[[], None] = _nothing, after: Callable[[], None] = _nothing
     ) -> None:
         """Calls `before` and `after` around every step of the inner optimizers."""
@@ -147,13 +146,13 @@ class Workers:
                 yield {"params": tensors, "weight_decay": weight_decay}
 
     def backward(self) -> None:
-        """Gradients of every active worker on its next batch, into `grads`."""
+        """Computes the gradients of every active worker on its next batch, into `grads`."""
         self.grads.zero_()
         self.add_gradients()
         self.transform_gradients()
 
     def add_gradients(self) -> None:
-        """As `backward`, onto what is in `grads`, and nothing is transformed."""
+        """Adds the gradients of the next batches to `grads`, without transforms."""
         self._stepping = [self._active(worker) for worker in self.ids]
         if self._at_once is not None and all(self._stepping):
             losses = self._at_once.backward(self.models[0], self.ids, self.taken)
@@ -172,7 +171,7 @@ class Workers:
         self._heard(row, loss)
 
     def transform_gradients(self) -> None:
-        """Changes every active worker's gradient before anybody averages or steps it."""
+        """Transforms every active worker's gradient before it is averaged or used in a step."""
         if not self.transforms:
             return
         for row, (worker, active) in enumerate(zip(self.ids, self._stepping, strict=True)):
@@ -182,18 +181,18 @@ class Workers:
                 self.layout.clear_padding(self.grads[row])
 
     def apply(self, learning_rate: float) -> None:
-        """One step of every active worker's inner optimizer; the local step is done."""
+        """Steps every active worker's inner optimizer, and ends the local step."""
         self.step_all(learning_rate)
         self.count_step()
 
     def count_step(self) -> None:
-        """The local step is done."""
+        """Ends the local step."""
         self.step += 1
         for row, active in enumerate(self._stepping):
             self.taken[row] += active
 
     def step_all(self, learning_rate: float) -> None:
-        """The inner optimizers of all active workers step on `grads`."""
+        """Steps the inner optimizers of all active workers with `grads`."""
         for before, _ in self._watchers:
             before()
         together = self._together if all(self._stepping) else None
@@ -218,7 +217,7 @@ class Workers:
         return taken
 
     def state(self, row: int) -> dict[str, Any]:
-        """What worker `ids[row]` must keep: its rows and its inner optimizer's state."""
+        """The state of worker `ids[row]` to save: its rows and its inner optimizer's state."""
         return {
             "params": self.params[row],
             "buffers": [rows[row] for _, rows in self.buffers],
@@ -258,5 +257,5 @@ def _adopt_buffers(models: Sequence[nn.Module]) -> list[tuple[Layout, Tensor]]:
 
 
 def _without_empty(inner: dict[str, Any]) -> dict[str, Any]:
-    """An optimizer's state without parameters that have none: however it is stepped, the same."""
+    """An optimizer's state without parameters that have none, so that it is always the same."""
     return {**inner, "state": {key: own for key, own in inner["state"].items() if own}}

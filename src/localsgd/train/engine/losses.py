@@ -1,4 +1,4 @@
-"""The loss of a worker's step: which batch it sees, and how the model is carried out."""
+"""The loss of a worker's step: its batch, and the call of the model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from localsgd.train.engine.prefetch import Batch, Prefetched
 def loss_of(
     run: Run, task: Task, order: Order | Streams, ids: Sequence[int], device: torch.device
 ) -> Callable[[nn.Module, int, int], Tensor]:
-    """The loss of a model on worker k's batch of step t, which follows from (seed, k, t) alone.
+    """The loss of a model on worker k's batch of step t, which depends on (seed, k, t) alone.
 
     Args:
         ids: the workers hosted here.
@@ -40,7 +40,7 @@ def loss_of(
 def losses_of(
     run: Run, task: Task, order: Order | Streams, ids: Sequence[int], model: nn.Module
 ) -> LossesOf:
-    """The same of all workers at once, by `batched.py`."""
+    """The losses of all workers at once, by `batched.py`."""
     check_batched(model, run.model or task.default_model)
     device = next(model.parameters()).device
     return batched_losses(_batches(run, task, order, ids), _forward(run, task, device))
@@ -49,7 +49,7 @@ def losses_of(
 def _batches(
     run: Run, task: Task, order: Order | Streams, ids: Sequence[int]
 ) -> Callable[[int, int], Batch]:
-    """Worker k's batch of step t, as models read it."""
+    """Worker k's batch of step t, in the format that models read."""
     dtype = torch.float64 if run.precision == "float64" else torch.float32
 
     def batch(worker: int, step: int) -> Batch:
@@ -78,7 +78,7 @@ def _forward(
 
 
 def _seed(device: torch.device, seed: int) -> None:
-    """Seeds what a model on `device` draws from."""
+    """Seeds the generators that a model on `device` draws from."""
     if device.type == "cpu":
         # torch.manual_seed asks every kind of device there may be, which takes 0.2 ms a step.
         torch.random.default_generator.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""What a result depends on beside its settings: the machine, torch's build and the code's commit.
+"""The machine, torch's build and the code's commit, which a result depends on.
 
 Equal seeds promise equal bits on machines of one kind: the same processor model and instruction
 sets, as many threads, the same build of torch. Another kind rounds differently.
@@ -20,7 +20,7 @@ PACKAGE = Path(__file__).parents[2]
 INSTRUCTIONS = re.compile(
     r"avx2|fma|avx512f|avx512_bf16|avx512_fp16|amx_\w+|asimd\w*|bf16|i8mm|sve2?"
 )
-"""The sets that kernels are chosen by; oneDNN has others for bfloat16 with and without them."""
+"""Instruction sets that kernels depend on; oneDNN has different bfloat16 kernels with them."""
 
 
 def machine() -> dict[str, Any]:
@@ -28,7 +28,7 @@ def machine() -> dict[str, Any]:
 
     The keys: `system`, `cpu` (model), `cores`, `instructions` (the sets that kernels are chosen
     by), `threads` (of torch in this process), `torch` (version), `torch_build` (what its CPU
-    kernels are built with and use) and, where there is one, `gpu`.
+    kernels are built with and use) and, if there is one, `gpu`.
     """
     found = {
         "system": f"{platform.system()} {platform.machine()}",
@@ -47,7 +47,7 @@ def machine() -> dict[str, Any]:
 def code(*folders: Path) -> dict[str, Any]:
     """The commit of this package and whether its Python files differ from it, as JSON.
 
-    Both are `None` where the package is no part of a git checkout. It is looked up once: what the
+    Both are `None` if the package is no part of a git checkout. It is looked up once: what the
     process has imported doesn't change with the checkout.
 
     Args:
@@ -57,21 +57,19 @@ def code(*folders: Path) -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The processor's name, as well as the system tells it."""
+    """The processor's name, as far as the system gives it."""
     return _cpu_line("model name") or platform.processor() or platform.machine()
 
 
 def instructions() -> list[str]:
-    """The processor's instruction sets that kernels are chosen by; none where the system doesn't
-    tell them.
-    """
+    """The processor's instruction sets that kernels depend on, if the system lists them."""
     words = (_cpu_line("flags") or _cpu_line("Features")).split()
     return sorted(word for word in set(words) if INSTRUCTIONS.fullmatch(word))
 
 
 @cache
 def torch_build() -> str:
-    """The libraries that torch's CPU kernels are built with, and the instruction set they use."""
+    """The libraries of torch's CPU kernels, and the instruction set that they use."""
     lines = [line.strip(" -") for line in torch.__config__.show().splitlines()]
     wanted = ("CPU capability", "Intel(R) oneAPI", "Intel(R) MKL-DNN", "OpenMP")
     kept = [line for line in lines if line.startswith(wanted)]
@@ -80,7 +78,7 @@ def torch_build() -> str:
 
 @cache
 def _cpu_line(name: str) -> str:
-    """What the system says of the first processor under `name`; empty where it says nothing."""
+    """The entry `name` of the first processor in the system's list; empty if it has none."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Workers that take different numbers of local steps in a round, and what their models then weigh.
+"""Workers with different numbers of local steps in a round, and the weights of their updates.
 
 Shapes: K workers.
 """
@@ -19,11 +19,11 @@ Weighting = Literal["equal", "samples", "fednova"]
 
 @dataclass(frozen=True)
 class Pace:
-    """How many steps each worker takes while the fastest takes H.
+    """The number of steps that each worker takes while the fastest takes H.
 
         τ_k = max(1, floor(r_k H))
 
-    A worker that has taken its own waits for the sync. In a round of one step all take it.
+    A worker that has taken its steps waits for the sync. In a round of one step all take it.
 
     Args:
         speeds: r_k of all K workers, relative to the fastest, in (0, 1].
@@ -39,11 +39,11 @@ class Pace:
             )
 
     def steps(self, length: int) -> list[int]:
-        """τ_k of all workers in a round of `length`."""
+        """The steps τ_k of all workers in a round of `length`."""
         return [self._steps(worker, length) for worker in range(len(self.speeds))]
 
     def active(self, worker: int, done: int, length: int) -> bool:
-        """Whether `worker` takes the local step after `done` of a round of `length`."""
+        """Whether `worker` takes another local step after `done` steps of a round of `length`."""
         return done < self._steps(worker, length)
 
     def _steps(self, worker: int, length: int) -> int:
@@ -51,9 +51,9 @@ class Pace:
 
 
 def slowed(factors: tuple[float, ...]) -> Pace:
-    """Workers that take `factors[k]` times as long for a step as the fastest could."""
+    """The pace of workers whose steps take `factors[k]` times as long."""
     if not factors or not all(math.isfinite(f) and f > 0 for f in factors):
-        raise UserError(f"slowdowns {factors} cannot be; give a number > 0 for every worker")
+        raise UserError(f"slowdowns {factors} are out of range; give numbers > 0 for all workers")
     fastest = min(factors)
     return Pace(tuple(fastest / factor for factor in factors))
 
@@ -61,7 +61,7 @@ def slowed(factors: tuple[float, ...]) -> Pace:
 def weights_of(
     weighting: Weighting, samples: Tensor, steps: list[int], dtype: torch.dtype
 ) -> Tensor:
-    """What each worker's update weighs in the mean, `[K]`.
+    """The weight of each worker's update in the mean, `[K]`.
 
         equal: 1/K      samples: p_k = n_k / N      fednova: p_k τ / τ_k with τ = sum_k p_k τ_k
 

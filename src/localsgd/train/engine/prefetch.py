@@ -1,8 +1,7 @@
-"""The next batch, prepared in a thread while this one trains.
+"""Prepares the next batch in a thread while this one trains.
 
-It pays where preparing takes time that training does not need: images are read from files, or the
-model trains on a device of its own. Batches follow from (worker, step) alone, so they are the same
-with and without.
+It helps if preparing takes time while processors are free: images are read from files, or the model
+trains on a GPU. Batches depend on (worker, step) alone, so they are the same with and without it.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Prefetched:
-    """`batch`, with the call that is likely to come next begun early.
+    """`batch`, with the call that is likely to come next started early.
 
-    One thread makes all batches, so `batch` need not be safe for several. It keeps one batch beyond
-    that at hand, and ends with this object. What `batch` raises is raised where the batch is asked
+    One thread makes all batches, so `batch` need not be thread-safe. It keeps one batch beyond the
+    current one, and ends with this object. An error of `batch` is raised when the batch is asked
     for.
 
     Args:
@@ -38,8 +37,8 @@ class Prefetched:
         found = self._begun(worker, step).result()
         self._steps[worker] = step + 1
         following = self._following[worker]
-        place = following, self._steps.get(following, step)
-        self._coming = place, self._pool.submit(self._batch, *place)
+        coming = following, self._steps.get(following, step)
+        self._coming = coming, self._pool.submit(self._batch, *coming)
         return found
 
     def _begun(self, worker: int, step: int) -> Future[Batch]:

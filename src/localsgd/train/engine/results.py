@@ -1,4 +1,4 @@
-"""What evaluations and summaries hold, checked as they are read from a run's folder.
+"""Reads and checks the evaluations and summary in a run's folder.
 
 Numbers that were not finite are null in the files, and NaN here.
 """
@@ -25,7 +25,7 @@ class _Entry(msgspec.Struct):
 
 
 class _Row(msgspec.Struct):
-    """What every evaluation has, beside the value of its metric."""
+    """The fields of every evaluation, without the value of its metric."""
 
     step: int
     epoch: float
@@ -38,7 +38,7 @@ class _Row(msgspec.Struct):
 
 
 class _Summary(msgspec.Struct):
-    """What every summary has, beside the values of its metric."""
+    """The fields of every summary, without the values of its metric."""
 
     test_loss: float | None
     train_loss: float | None
@@ -75,7 +75,7 @@ def read_lines(path: Path, lines: list[str]) -> Iterator[tuple[int, Any]]:
 
 
 def summary_of(found: dict[str, Any], path: Path) -> dict[str, Any]:
-    """A summary as it was written."""
+    """A checked summary, with its numbers as they were written."""
     keys = [metric.key for metric in METRICS if metric.key in found]
     _check(found, _Summary, str(path), keys)
     for metric in METRICS:

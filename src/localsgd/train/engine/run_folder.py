@@ -1,4 +1,4 @@
-"""A folder a run: always readable, as files appear whole or not at all.
+"""The folder of a run. It is always readable, since files are written completely or not at all.
 
 run.json            the configuration, complete
 environment.json    code, versions, machine, how the workers were hosted
@@ -66,20 +66,20 @@ def add_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
 
 
 def to_disk(file: IO[bytes]) -> None:
-    """Returns once what was written lies on the disk, so that no name is given to a file before."""
+    """Returns once what was written is on the disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def check_place(folder: Path, option: str = "--out") -> None:
-    """Refuses a folder that can't be made or written to, before the work that would go there."""
+    """Raises if a folder can't be made or written to, before the work that would go there."""
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise UserError(f"{folder} cannot be written; give another place with {option}")
 
 
 def check_file(path: Path, option: str = "--out") -> None:
-    """As `check_place`, of a file that is to lie there."""
+    """Raises if a file can't be written at `path`, before the work that would go there."""
     if path.is_dir():
         raise UserError(f"{path} is a folder; give a file with {option}")
     check_place(path.parent, option)
@@ -112,7 +112,7 @@ class Folder:
 
     @staticmethod
     def create(path: Path, run: Run, environment: Mapping[str, Any]) -> Folder:
-        """A new folder; one that is there and holds anything is refused."""
+        """Makes a new folder; raises if it exists and is not empty."""
         Folder.check_new(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ class Folder:
 
     @staticmethod
     def check_new(path: Path) -> None:
-        """Refuses a place where no run's folder can be begun."""
+        """Raises if a run's folder can't be made at `path`."""
         if path.exists() and (not path.is_dir() or {*os.listdir(path)} - {LOCK}):
             raise UserError(
                 f"{path} exists already; go on with it by `localsgd resume {path}`, "
@@ -138,7 +138,7 @@ class Folder:
 
     @staticmethod
     def open(path: Path) -> Folder:
-        """The folder of a run that was begun."""
+        """Opens the folder of a run that has begun."""
         if not (path / "run.json").is_file():
             raise UserError(f"{path} is no run's folder: it has no run.json")
         return Folder(path)
@@ -175,17 +175,17 @@ class Folder:
         write_whole(self.path / "metrics.jsonl", "".join(rows).encode())
 
     def summary(self) -> dict[str, Any] | None:
-        """What came out, or `None` while the run has not ended."""
+        """The results, or `None` while the run has not ended."""
         path = self.path / "summary.json"
         found = _read(path)
         return None if found is None else summary_of(found, path)
 
     def environment(self) -> dict[str, Any]:
-        """What the run was made with; nothing where it died before it said so."""
+        """The environment in which the run was made; empty if it ended before that was written."""
         return _read(self.path / "environment.json") or {}
 
     def snapshot(self, number: int, model: torch.nn.Module) -> None:
-        """Keeps the averaged model of the end of a learning rate's `number`-th cycle."""
+        """Saves the averaged model at the end of a learning rate's `number`-th cycle."""
         folder = self.path / "snapshots"
         folder.mkdir(exist_ok=True)
         write_whole(folder / f"cycle-{number}.safetensors", _weights(model))
@@ -196,7 +196,7 @@ class Folder:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """The object in a JSON file; `None` where there is no file."""
+    """The object in a JSON file; `None` if there is no file."""
     if not path.is_file():
         return None
     try:

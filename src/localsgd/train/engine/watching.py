@@ -1,4 +1,4 @@
-"""What is measured while a run trains, beside its evaluations.
+"""Measurements during training, in addition to evaluations.
 
     lambda_max[:EPOCHS[:SAMPLES]]   largest eigenvalue of the Hessian of the averaged model
     noise[:EPOCHS[:SAMPLES]]        noise of a worker's step, and of the workers' averaged one
@@ -40,11 +40,11 @@ from localsgd.train.engine.run_folder import add_lines, write_whole
 Records = list[dict[str, Any]]
 FILE = "watched.jsonl"
 SAMPLES = 2000
-"""Training and test samples, at most, that a measurement takes where nothing is said."""
+"""Default for the most training and test samples of a measurement."""
 
 
 class Watcher(Protocol):
-    """One thing that is watched. Every process calls it, at the same steps."""
+    """One measurement during training. Every process calls it, at the same steps."""
 
     def start(self, assembly: Assembly) -> None: ...
 
@@ -57,7 +57,7 @@ class Watcher(Protocol):
 
 @final
 class AtEpochs:
-    """Measures the averaged model every so many epochs, and at the end.
+    """Measures the averaged model at regular epochs, and at the end.
 
     Args:
         every: epochs.
@@ -77,7 +77,7 @@ class AtEpochs:
         return assembly.workers.step in self._steps
 
     def measure(self, assembly: Assembly) -> Records:
-        """What is measured; where the run has diverged, that it was not. The run goes on."""
+        """The records of a measurement; if the run has diverged, a record that says so."""
         try:
             found = self._measure(averaged_model(assembly))
         except (NotFiniteLoss, torch.linalg.LinAlgError) as error:
@@ -88,7 +88,7 @@ class AtEpochs:
 
 @final
 class DriftWatcher:
-    """Looks at all workers' rows when a round's last local step is done, before they synchronise.
+    """Measures all workers' rows after a round's last local step, before they synchronise.
 
     Args:
         every: a record is made of every so many rounds, counted from the start of the run.
@@ -103,9 +103,8 @@ class DriftWatcher:
     def start(self, assembly: Assembly) -> None:
         if not assembly.plan.delay.none:
             raise UserError(
-                "drift is measured from the model on which all workers averaged last, but with "
-                "delay "
-                "or fragments they never hold one together; watch something else"
+                "drift is measured from the last average of all workers, but with delay or "
+                "fragments they never hold the same model; watch something else"
             )
 
         def before() -> None:
@@ -119,7 +118,7 @@ class DriftWatcher:
             if self._anchor is not None and _ends_round(assembly):
                 self._rows = _all_rows(assembly)
 
-        assembly.workers.watch_steps(before, after)
+        assembly.workers.around_steps(before, after)
 
     def due(self, assembly: Assembly) -> bool:
         return self._rows is not None
@@ -136,7 +135,7 @@ class DriftWatcher:
 
 
 def _ends_round(assembly: Assembly) -> bool:
-    """Whether all levels average after the local step at hand, which is not counted yet."""
+    """Whether all levels average after the current local step, which is not counted yet."""
     position = assembly.position
     closes = position.left[0] == 1 and position.depth == len(assembly.levels)
     return closes or assembly.workers.step + 1 == assembly.plan.steps
@@ -150,7 +149,7 @@ def _all_rows(assembly: Assembly) -> Tensor:
 
 @dataclass
 class Watching:
-    """What is watched of one run; nothing where there are no watchers.
+    """All measurements during one run; it does nothing without watchers.
 
     Args:
         what: as it was asked for.
@@ -163,7 +162,7 @@ class Watching:
     path: Path = field(default_factory=Path)
 
     def start(self, assembly: Assembly) -> None:
-        """Before the first step, or the first one after a resumption."""
+        """Called before the first step, or the first one after resuming."""
         if not self.watchers:
             return
         if assembly.placement.rank == 0:
@@ -178,7 +177,7 @@ class Watching:
         return any(watcher.due(assembly) for watcher in self.watchers)
 
     def measure(self, assembly: Assembly) -> None:
-        """Writes down what is due."""
+        """Makes and records the measurements that are due."""
         found = [
             record
             for watcher in self.watchers
@@ -200,7 +199,7 @@ def watch(what: str, path: Path) -> Watching:
 
 
 def records(path: Path) -> Records:
-    """What was watched of the run in `path`, oldest first; a line cut short is left out."""
+    """The records of `--watch` in `path`, oldest first; incomplete lines are left out."""
     file = path / FILE
     rows = []
     for line in file.read_text().splitlines() if file.is_file() else []:
@@ -212,7 +211,7 @@ def records(path: Path) -> Records:
 
 
 def watched(path: Path) -> str:
-    """What is watched of the run in `path`; empty where nothing is."""
+    """The `--watch` setting of the run in `path`; empty if it has none."""
     return next((row["what"] for row in records(path) if row["kind"] == "watching"), "")
 
 
@@ -246,7 +245,7 @@ def _form(name: str) -> str:
 
 
 def lambda_max(every: float = 1.0, samples: float = SAMPLES) -> Watcher:
-    """The largest eigenvalue, on so many training and test samples."""
+    """Watches the largest eigenvalue on this many training and test samples."""
 
     def build(assembly: Assembly) -> Measure:
         data = batches_of(assembly.task, _whole(samples))
@@ -256,7 +255,7 @@ def lambda_max(every: float = 1.0, samples: float = SAMPLES) -> Watcher:
 
 
 def noise(every: float = 1.0, samples: float = SAMPLES) -> Watcher:
-    """Gradient noise, its traces estimated on so many of the training samples."""
+    """Watches gradient noise, with traces estimated on this many training samples."""
 
     def build(assembly: Assembly) -> Measure:
         run, task = assembly.run, assembly.task

@@ -1,11 +1,11 @@
-"""Processes that live and die: start them, join them, watch them, compare what they were given."""
+"""Processes of a run: start them, join them, watch over them, compare their arguments."""
 
 from localsgd.train.launch.ending import (
     PEER_LOST_EXIT,
     USER_ERROR_EXIT,
     end_with,
     is_launched,
-    say_last_words,
+    print_exit_message,
 )
 from localsgd.train.launch.equal_arguments import check_same, gather_bytes
 from localsgd.train.launch.heartbeat import Heartbeat
@@ -25,5 +25,5 @@ __all__ = [
     "is_launched",
     "joined",
     "launch",
-    "say_last_words",
+    "print_exit_message",
 ]

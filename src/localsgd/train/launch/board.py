@@ -1,4 +1,4 @@
-"""What all ranks say of themselves, and who is lost, on a board in the run's store."""
+"""A board in the run's store: the statuses of all ranks, and the verdict on a lost one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from localsgd.train.launch.world import World
 
 
 class Verdict(NamedTuple):
-    """Why the run has to end: one line, and whether a rank says it of itself."""
+    """Why the run has to end, in one line, and whether a rank reports this about itself."""
 
     text: str
     of_itself: bool = False
@@ -25,12 +25,12 @@ class Verdict(NamedTuple):
 class Board:
     """The statuses of all ranks and at most one verdict.
 
-    It has a connection of its own: the one of the process group may be busy for as long as a
-    collective. A call can block for good when the machine that holds the store stops.
+    It has its own connection, since that of the process group may be busy for as long as a
+    collective. A call can block for ever if the machine that holds the store stops.
 
     Raises:
-        torch.distributed.DistError: from any call, when the store is gone.
-        ValueError: on reading what no rank has written.
+        torch.distributed.DistError: from any call, if the store is gone.
+        ValueError: an entry that no rank can have written was read.
     """
 
     def __init__(self, world: World, timeout_seconds: float) -> None:
@@ -45,7 +45,7 @@ class Board:
         self._store.set(f"status/{rank}", json.dumps(status))
 
     def read(self, ranks: Iterable[int]) -> tuple[dict[int, Status], Verdict | None]:
-        """The last status of those of `ranks` that have ever given one, and the verdict."""
+        """The last status of each of `ranks` that has posted one, and the verdict."""
         ranks = list(ranks)
         new = [rank for rank in ranks if rank not in self._known]
         self._known |= {rank for rank in new if self._store.check([f"status/{rank}"])}
@@ -54,7 +54,7 @@ class Board:
         return {r: _status(text) for r, text in zip(heard, found, strict=True)}, _verdict(verdict)
 
     def judge(self, verdict: Verdict) -> Verdict:
-        """Post `verdict` unless another process was first; the one that stands."""
+        """Posts `verdict` unless another process was first; returns the one that holds."""
         standing = _verdict(self._store.compare_set("verdict", "null", json.dumps(verdict)))
         return standing or verdict
 

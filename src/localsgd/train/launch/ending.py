@@ -1,8 +1,8 @@
-"""How a process of a run ends: its exit status, the one line that it says, and with its parent.
+"""How a process of a run ends: its exit status, its message of one line, and with its parent.
 
-A process ends nobody but itself. Under `localsgd`'s own launcher the line goes to the launcher,
-which prints it once for the whole run; anywhere else it goes to standard error. The way there is
-the file that TORCHELASTIC_ERROR_FILE names, so that `torchrun`'s summary shows the line too.
+A process ends only itself. Under `localsgd`'s own launcher the message goes to the launcher, which
+prints it once for the whole run; otherwise it goes to standard error. It is written into the file
+that TORCHELASTIC_ERROR_FILE names, so that `torchrun`'s summary shows it too.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import NoReturn
 LAUNCHER = "LOCALSGD_LAUNCHER"
 """Environment variable: the process id of our launcher, in its children."""
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-"""Environment variable: where a child leaves its line."""
+"""Environment variable: the file for a child's exit message."""
 
 USER_ERROR_EXIT = 2
-"""Exit status of a process that ends for a user's mistake."""
+"""Exit status of a process that ends because of a user's mistake."""
 PEER_LOST_EXIT = 3
 """Exit status of a process that stops because another was lost."""
 
@@ -35,12 +35,12 @@ _said = False
 
 
 def is_launched() -> bool:
-    """Whether our own launcher is the parent, and prints what a child says."""
+    """Whether our own launcher is the parent, and prints this process's exit message."""
     return os.environ.get(LAUNCHER) == str(os.getppid())
 
 
-def say_last_words(text: str) -> None:
-    """Say in one line why this process ends, once: what comes second is dropped."""
+def print_exit_message(text: str) -> None:
+    """Prints in one line why this process ends; only the first call has an effect."""
     global _said
     with _once:
         if _said:
@@ -66,15 +66,15 @@ def _write_error_file(text: str) -> bool:
 
 
 def end_process(text: str) -> NoReturn:
-    """Say why and exit with status 3 from any thread, whatever the main thread is stuck in."""
-    say_last_words(text)
+    """Prints why and exits with status 3, from any thread, even if the main thread is stuck."""
+    print_exit_message(text)
 
     def flush() -> None:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
 
-    # The main thread may hold on to a stream for good.
+    # The main thread may hold a stream for ever.
     flusher = threading.Thread(target=flush, daemon=True)
     flusher.start()
     flusher.join(1.0)
@@ -82,27 +82,27 @@ def end_process(text: str) -> NoReturn:
 
 
 def end_with_parent() -> None:
-    """End this process once its launcher has died, where there is one (ours or torchrun's)."""
+    """Ends this process once its launcher (ours or torchrun's) has died, if it has one."""
     if LAUNCHER in os.environ or "TORCHELASTIC_RUN_ID" in os.environ:
         end_with(int(os.environ.get(LAUNCHER) or os.getppid()))
 
 
 def end_with(parent: int) -> None:
-    """As `end_with_parent`, for whatever parent; to be called by its child, with its process id."""
+    """Ends this process once its parent, of process id `parent`, has died."""
 
-    def watch() -> None:
+    def wait_for_parent() -> None:
         while os.getppid() == parent:
             time.sleep(_PARENT_SECONDS)
         os._exit(128 + signal.SIGTERM)
 
-    threading.Thread(target=watch, name="parent", daemon=True).start()
+    threading.Thread(target=wait_for_parent, name="parent", daemon=True).start()
 
 
 def kill_with_parent(parent: int) -> None:
-    """Have the system kill this process when the thread that started it ends; Linux alone has that.
+    """Asks Linux to kill this process when the thread that started it ends.
 
-    It holds through exec: what a child calls before its program starts holds from its first
-    instruction on.
+    The request survives exec, so a child can make it before its program starts. Other systems have
+    nothing like it.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Check that all processes were given the same."""
+"""Checks that all processes were given the same arguments."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ _SHOWN = 3  # differences in a message
 
 
 def check_same(what: str, value: bytes | str) -> None:
-    """Raise the same error on every process unless all were given the same `value`.
+    """Raises the same error on every process unless all were given the same `value`.
 
-    Only digests are exchanged; texts too once they differ. Without a process group nothing happens.
+    Digests are exchanged, and the texts only if these differ. Without a process group nothing
+    happens.
 
     Args:
         what: a noun for the message, such as "configuration".
         value: a text of `key=value` lines, for a message that names the keys, or any bytes.
 
     Raises:
-        UserError: some ranks differ from rank 0; it names them, and the keys where it can.
+        UserError: some ranks differ from rank 0; it names them, and the keys if `value` has some.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return
@@ -83,7 +84,7 @@ def _bytes(row: Tensor, size: int) -> bytes:
 
 
 def _device() -> torch.device:
-    """Where the process group can gather: the CPU, unless it has NCCL alone."""
+    """The device on which the process group gathers: the CPU, unless it has only NCCL."""
     if "cpu" in dist.get_backend_config():
         return torch.device("cpu")
     return torch.device("cuda", torch.cuda.current_device())

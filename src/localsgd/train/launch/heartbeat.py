@@ -1,9 +1,9 @@
-"""A heartbeat: when one process dies or hangs, the others stop soon and name it.
+"""A heartbeat: if one process dies or hangs, the others stop soon and name it.
 
-Between two syncs, and they may be far apart, no process would notice by itself. So each one posts a
-status about every second in the store of the run, from a thread, and watches those of the next few
-ranks. Whoever finds a rank lost posts a verdict, which all read; what each then does is say it in
-one line and exit with status 3, whatever its main thread is stuck in.
+Between two syncs, which may be far apart, no process would notice. So each one posts a status about
+every second in the run's store, from a thread, and reads those of the next few ranks. A process
+that finds a rank lost posts a verdict, which all read; each then prints it in one line and exits
+with status 3, even if its main thread is stuck.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from localsgd.train.launch.judge import Judge, State, Status, name
 from localsgd.train.launch.world import World
 from localsgd.wire.broken import first_line, is_broken_connection
 
-_WATCHED = 8  # ranks that each process watches: enough for a machine that dies as a whole
-_SUSPICIOUS_ROUNDS = 4  # a silence that is enough once a connection has broken
-_READING_ROUNDS = 3  # in which everybody reads the store before it goes with its process
-_GRACE_SECONDS = 5.0  # at most, for a main thread that is ending by itself
+_OBSERVED = 8  # ranks that each process observes: enough if a whole machine dies
+_SUSPICIOUS_ROUNDS = 4  # rounds of silence that are enough once a connection has broken
+_READING_ROUNDS = 3  # rounds in which all read the store before its process ends
+_GRACE_SECONDS = 5.0  # longest time for a main thread to end by itself
 
 
 class Heartbeat:
-    """Tell the others that this process makes progress, and stop when one of them does not.
+    """Reports this process's progress to the others, and stops it if one of them makes none.
 
         with joined() as world, Heartbeat(world) as heartbeat:
             for batch in batches:
@@ -42,16 +42,16 @@ class Heartbeat:
             with heartbeat.waiting():
                 average()
 
-    Enter it right after joining. Until the first `beat()`, and inside of `waiting()`, the main
-    thread may take as long as it likes; else it has to beat within the limit. A body that ends
-    normally says goodbye; one that raises tells the others the reason; and one that raises because
-    a connection to another process broke raises `PeerLost` with that process's name instead. For
-    one process nothing happens at all.
+    Enter it right after joining. Until the first `beat()`, and inside `waiting()`, the main thread
+    may take any time; otherwise it has to beat within the limit. If the body ends normally, the
+    others are told so; if it raises, they are told the reason; if it raises because a connection to
+    another process broke, `PeerLost` is raised instead and names that process. A single process
+    does nothing.
 
     Args:
         world: as yielded by `joined()`.
-        limit_seconds: within how many seconds the others stop. A process counts as lost after four
-            fifths of it, and the rest is for telling everybody.
+        limit_seconds: time within which all others stop. A process counts as lost after four fifths
+            of it; the rest is for informing the others.
 
     Raises:
         UserError: the limit isn't positive.
@@ -67,11 +67,11 @@ class Heartbeat:
         self._interval = min(1.0, limit_seconds / 10)
         self._grace = min(_GRACE_SECONDS, limit_seconds / 5)
         self._serves = world.rank == 0 and world.store is not None and world.store.of_rank_0
-        self._watch = Judge(self._patience, limit_seconds)
+        self._judge = Judge(self._patience, limit_seconds)
         # Written by the main thread.
         self._step: int | None = None
         self._waits = 0
-        self._asking = False  # who is lost
+        self._asking = False  # which process is lost
         self._leaving = False
         self._failed: Verdict | None = None
         # Written by the other two.
@@ -88,13 +88,15 @@ class Heartbeat:
     # The main thread
 
     def beat(self, step: int | None = None) -> None:
-        """The main thread has made a step; its number is for messages."""
+        """Records that the main thread has made a step; its number is for messages."""
         self._step = (self._step or 0) + 1 if step is None else step
 
     @contextmanager
     def waiting(self) -> Generator[None]:
-        """Time in which the main thread makes no step and is right not to: a collective, an
-        evaluation, a compilation. Whoever waits for a lost process isn't taken for the lost one."""
+        """Time in which the main thread makes no steps: a collective, an evaluation, a compilation.
+
+        A process that waits for a lost one is not taken for lost itself.
+        """
         self._waits += 1
         try:
             yield
@@ -131,17 +133,17 @@ class Heartbeat:
             self._finish()
 
     def _ask_who_is_lost(self) -> str | None:
-        """Wait some seconds for the name behind a broken connection."""
-        self._watch.suspect(_SUSPICIOUS_ROUNDS * self._interval)
+        """Waits some seconds to learn which process a broken connection belonged to."""
+        self._judge.suspect(_SUSPICIOUS_ROUNDS * self._interval)
         self._asking = True
         self._wake.set()
         self._found.wait(2 * _SUSPICIOUS_ROUNDS * self._interval + 1)
         return self._verdict.text if self._verdict else None
 
     def _finish(self) -> None:
-        """Post a last status, or why this process failed, and stop."""
+        """Posts a last status, or why this process failed, and stops."""
         self._leaving = True
-        wanted = self._rounds + 2  # the one under way may have begun before
+        wanted = self._rounds + 2  # the current one may have begun before
         deadline = time.monotonic() + self._grace
         while self._rounds < wanted and time.monotonic() < deadline and not self._is_over():
             self._wake.set()
@@ -157,14 +159,14 @@ class Heartbeat:
         return self._found.is_set() or self._stopped.is_set()
 
     def _keep_serving(self) -> None:
-        """Until the others are done, or have read why this process isn't."""
+        """Waits until the others are done, or have read why this process failed."""
         in_good_order = self._failed is None and self._verdict is None
         for _ in range(round(self._limit / self._interval) if in_good_order else _READING_ROUNDS):
-            if all(self._watch.is_done(rank) for rank in range(1, self._world.size)):
+            if all(self._judge.is_done(rank) for rank in range(1, self._world.size)):
                 return
             time.sleep(self._interval)
 
-    # The thread that talks to the store, and may block there for good
+    # The thread that talks to the store, and may block there for ever
 
     def _exchange(self) -> None:
         while not self._stopped.is_set():
@@ -175,7 +177,7 @@ class Heartbeat:
                 verdict = self._store_is_gone()
                 self._stopped.set()
             except ValueError as error:
-                verdict = Verdict(f"the run's store holds what no rank has written: {error}")
+                verdict = Verdict(f"the run's store has an entry that no rank has written: {error}")
             self._rounds += 1
             if verdict is not None:
                 self._act(verdict)
@@ -189,15 +191,15 @@ class Heartbeat:
         if self._failed is not None:
             self._board.judge(self._failed)
         everybody = self._asking or self._serves
-        far = size - 1 if everybody else min(_WATCHED, size - 1)
-        watched = [(rank + step) % size for step in range(1, far + 1)]
-        found, verdict = self._board.read(watched)
-        self._watch.look(time.monotonic())
-        for other in watched:
-            self._watch.hear(other, found.get(other))
+        far = size - 1 if everybody else min(_OBSERVED, size - 1)
+        observed = [(rank + step) % size for step in range(1, far + 1)]
+        found, verdict = self._board.read(observed)
+        self._judge.look(time.monotonic())
+        for other in observed:
+            self._judge.hear(other, found.get(other))
         if self._leaving:
             return None
-        lost = self._watch.lost() if verdict is None else None
+        lost = self._judge.lost() if verdict is None else None
         return self._board.judge(Verdict(lost)) if lost is not None else verdict
 
     def _state(self) -> State:
@@ -208,18 +210,18 @@ class Heartbeat:
         return State.WORKING
 
     def _store_is_gone(self) -> Verdict | None:
-        """Its end, unless it went with a rank 0 that had finished in good order."""
+        """The verdict that the store is gone, unless rank 0 held it and had finished its work."""
         assert self._world.store is not None
-        if self._leaving or (self._world.store.of_rank_0 and self._watch.is_done(0)):
+        if self._leaving or (self._world.store.of_rank_0 and self._judge.is_done(0)):
             return None
         return Verdict(f"{self._server()} is gone, and the run's store with it")
 
     def _server(self) -> str:
         store = self._world.store
         assert store is not None
-        return self._watch.name(0) if store.of_rank_0 else f"the launcher at {store}"
+        return self._judge.name(0) if store.of_rank_0 else f"the launcher at {store}"
 
-    # The thread that notices when the other one is stuck
+    # The thread that notices if the other one is stuck
 
     def _guard(self) -> None:
         rounds, unanswered, looked_at = self._rounds, 0.0, time.monotonic()
@@ -239,7 +241,7 @@ class Heartbeat:
         self._verdict = verdict
         self._found.set()
         if self._asking or verdict.of_itself:
-            # The main thread knows, or is just failing for the same reason: it ends by itself.
+            # The main thread knows, or is failing for the same reason: it ends by itself.
             time.sleep(self._grace)
             if self._leaving:
                 return

@@ -1,4 +1,4 @@
-"""Join the other processes of a run, and leave them at its end."""
+"""Joins the other processes of a run, and leaves them at its end."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from localsgd.train.launch.store import loopback_interface, open_store
 from localsgd.train.launch.world import World, find_world
 
 GLOO_TELLS = torch.__version__ < TorchVersion("2.10")
-"""Of each group's connections, on standard output."""
+"""Whether gloo prints each group's connections on standard output."""
 
 
 @contextmanager
 def joined(device: str = "cpu", *, timeout_seconds: float = 1800.0) -> Generator[World]:
-    """Be one process of the run that the environment describes, or the only one.
+    """Joins the run that the environment describes, as one of its processes or the only one.
 
     Inside, `torch.distributed` is initialised (gloo for CPU tensors, NCCL for CUDA ones), this
-    process has its GPU, and as many threads as its share of the machine's cores, unless
-    OMP_NUM_THREADS is set; what libraries print goes to standard error. A single process is left as
-    it is.
+    process has its own GPU and, unless OMP_NUM_THREADS is set, an equal share of the machine's
+    cores as threads; what libraries print goes to standard error. A single process is left
+    unchanged.
 
         with joined() as world:
             print(f"process {world.rank} of {world.size}")
 
     Args:
         device: "cpu" or "cuda".
-        timeout_seconds: how long to wait for the others to join, and in any collective. It has to
-            outlast the slowest round; that a process died or hangs is for `Heartbeat` to find.
+        timeout_seconds: time limit for joining and for each collective. It has to be longer than
+            the slowest round; `Heartbeat` finds processes that died or hang.
 
     Raises:
-        UserError: the environment is half set, or has fewer GPUs than processes.
-        PeerLost: not all have joined in time.
+        UserError: the environment is incomplete, or has fewer GPUs than processes.
+        PeerLost: not all processes have joined in time.
     """
     world = find_world()
     end_with_parent()
@@ -63,7 +63,7 @@ def joined(device: str = "cpu", *, timeout_seconds: float = 1800.0) -> Generator
 
 
 def gpu_of(world: World, gpus: int) -> int:
-    """Which of the `gpus` that this process sees is its own.
+    """The index of this process's GPU among the `gpus` that it sees.
 
     Raises:
         UserError: there are fewer GPUs than processes on this machine.
@@ -74,12 +74,12 @@ def gpu_of(world: World, gpus: int) -> int:
         return 0
     raise UserError(
         f"{world.local_size} processes on this machine, but {gpus} GPUs: start at most one process "
-        "a GPU; a process can host several workers"
+        "per GPU; a process can host several workers"
     )
 
 
 def threads_of(world: World, cores: int) -> int:
-    """This process's even share of the machine's `cores`, at least 1."""
+    """An equal share of the machine's `cores` for this process, at least 1."""
     return max(1, cores // world.local_size)
 
 
@@ -101,14 +101,14 @@ def cores() -> int:
 
 
 def _initialise(world: World, device: str, timeout: timedelta) -> None:
-    place = world.store
-    assert place is not None
+    address = world.store
+    assert address is not None
     if world.on_one_machine:
         _stay_on_loopback()
-    serves = place.of_rank_0 and world.rank == 0
+    serves = address.of_rank_0 and world.rank == 0
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     try:
-        store = open_store(place, timeout, size=world.size, serve=serves)
+        store = open_store(address, timeout, size=world.size, serve=serves)
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo",
             store=dist.PrefixStore(f"localsgd/attempt/{attempt}", store),
@@ -118,14 +118,14 @@ def _initialise(world: World, device: str, timeout: timedelta) -> None:
         )
     except (dist.DistError, OSError) as error:
         raise PeerLost(
-            f"rank {world.rank} found no common start with the other {world.size - 1} processes at "
-            f"{place} within {timeout.total_seconds():g} s: "
+            f"rank {world.rank} could not connect to the other {world.size - 1} processes at "
+            f"{address} within {timeout.total_seconds():g} s: "
             f"{str(error).splitlines()[0]}"
         ) from error
 
 
 def _stay_on_loopback() -> None:
-    """Processes of one machine need no other interface, and are not reached through another."""
+    """Keeps the processes of one machine on loopback, out of reach of other machines."""
     interface = loopback_interface()
     if interface is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)

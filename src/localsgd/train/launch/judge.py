@@ -1,4 +1,7 @@
-"""Judge from what ranks say of themselves who is lost: times come in as numbers, texts go out."""
+"""Decides from the ranks' statuses which process is lost.
+
+Times come in as numbers and messages go out as texts, so that tests need no clock.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ class State(StrEnum):
 
 
 class Status(NamedTuple):
-    """What a rank says of itself. It carries no time: whoever reads it goes by its own clock.
+    """A rank's status. It has no time in it, since every reader uses its own clock.
 
     Args:
-        count: how often it has said something.
+        count: number of statuses that the rank has posted.
         step: the last step of its main thread.
         state: what the main thread does.
-        who: process and machine, for people alone.
+        who: process and machine, for messages.
     """
 
     count: int
@@ -39,11 +42,11 @@ class _Seen:
 
 
 class Judge:
-    """Who of the other processes still lives and works.
+    """Which of the other processes are alive and make progress.
 
-    A process is lost when it has said nothing new for `patience` seconds, or when its main thread
-    claims to be working and has made no step for that long. The seconds are those in which this
-    process was looking: one that was stopped itself for a while blames nobody for it.
+    A process is lost if it has posted nothing new for `patience` seconds, or if its main thread
+    reports to be working and has made no step for that long. Only time in which this process was
+    running counts: after a pause of its own it blames nobody.
 
     Args:
         patience: seconds.
@@ -58,17 +61,17 @@ class Judge:
         self._looked_at: float | None = None
 
     def suspect(self, patience: float) -> None:
-        """There is evidence that somebody has died: a silence of `patience` seconds is enough."""
+        """From now on a silence of `patience` seconds is enough, since some process has died."""
         self._silence_patience = min(self._silence_patience, patience)
 
     def look(self, clock: float) -> None:
-        """Let time pass up to `clock`, in seconds of a clock that never goes back."""
+        """Advances the time to `clock`, in seconds of a monotonic clock."""
         if self._looked_at is not None:
             self._now += min(clock - self._looked_at, self._silence_patience / 4)
         self._looked_at = clock
 
     def hear(self, rank: int, status: Status | None) -> None:
-        """Take the last status of a rank, or None where it has never given one."""
+        """Takes the last status of a rank, or None if it has never posted one."""
         seen = self._seen.get(rank)
         if seen is None or (seen.status is None and status is not None):
             self._seen[rank] = _Seen(status, self._now, self._now)
@@ -80,7 +83,7 @@ class Judge:
             seen.status = status
 
     def is_done(self, rank: int) -> bool:
-        """Whether `rank` has said that it is leaving in good order."""
+        """Whether `rank` has reported that it is leaving after finishing its work."""
         seen = self._seen.get(rank)
         return seen is not None and seen.status is not None and seen.status.state == State.DONE
 
@@ -89,7 +92,7 @@ class Judge:
         return name(rank, seen.status if seen else None)
 
     def lost(self) -> str | None:
-        """The first process that is lost and why, if one is."""
+        """A message that names the first lost process and the reason; `None` if none is lost."""
         return next((text for rank in sorted(self._seen) if (text := self._judge(rank))), None)
 
     def _judge(self, rank: int) -> str | None:

@@ -1,7 +1,7 @@
-"""Start P processes of a run on this machine, and end them together.
+"""Starts P processes of a run on this machine, and ends them together.
 
-They meet in a store that this process keeps on loopback. What a person sees is one line that says
-what went wrong, an exit status with a meaning, and no process left behind.
+They connect through a store that this process keeps on loopback. A failure gives one line that says
+what went wrong and an exit status with a meaning, and leaves no process behind.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from localsgd.train.launch.store import loopback_interface, serve_on_loopback
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _GRACE_SECONDS = 10.0  # between a signal, or SIGTERM, and SIGKILL
 _POLL_SECONDS = 0.05
-_SETTLE_SECONDS = 0.5  # in which others end for the same reason as the first
+_SETTLE_SECONDS = 0.5  # time for other processes to end for the same reason as the first
 
 
 def launch(
     command: Sequence[str], processes: int, *, program: Sequence[str] = ("-m", "localsgd")
 ) -> int:
-    """Run `processes` copies of `python -m localsgd COMMAND` as one run, and wait for them.
+    """Runs `processes` copies of `python -m localsgd COMMAND` as one run, and waits for them.
 
-    A copy that fails ends the others. Ctrl-C and SIGTERM are passed on to all; they have 10 seconds
-    to write what they must. The copies import nothing from the current folder, and none outlives
-    this process.
+    If one copy fails, the others are ended. Ctrl-C and SIGTERM are passed on to all; they have 10
+    seconds to write what they need. The copies import nothing from the current folder, and none
+    outlives this process.
 
     Args:
         command: arguments of `program`, the same for every process.
@@ -51,16 +51,15 @@ def launch(
         program: what Python runs.
 
     Returns:
-        The exit status: 0; 2 for a user's mistake, whose line is printed once; 3 when a process was
-        killed or lost to a hang; 128 + the signal's number (130 for Ctrl-C) when this process was
-        told to stop; otherwise 1. Where it is neither 0 nor a signal's, one line on stderr says
-        why.
+        The exit status: 0; 2 for a user's mistake, whose message is printed once; 3 if a process
+        was killed or hung; 128 + the signal's number (130 for Ctrl-C) if a signal stopped this
+        process; otherwise 1. Unless it is 0 or a signal's, one line on stderr says why.
     """
     with tempfile.TemporaryDirectory(suffix="-localsgd") as folder:
         store, port = serve_on_loopback()
-        words = [Path(folder) / f"{rank}.json" for rank in range(processes)]
+        messages = [Path(folder) / f"{rank}.json" for rank in range(processes)]
         environments = [
-            _environment(rank, processes, port, words[rank]) for rank in range(processes)
+            _environment(rank, processes, port, messages[rank]) for rank in range(processes)
         ]
         children = Children()
         with children.signals_passed_on():
@@ -71,18 +70,20 @@ def launch(
             return 0
         if children.stopped_by is not None:
             return 128 + children.stopped_by
-        cause = first_cause([Failure(r, pid, code, _said(words[r])) for r, pid, code in failed])
+        cause = first_cause(
+            [Failure(r, pid, code, _message(messages[r])) for r, pid, code in failed]
+        )
     for line in cause.lines:
         print(line, file=sys.stderr, flush=True)
     return cause.status
 
 
-def _environment(rank: int, size: int, port: int, words: Path) -> dict[str, str]:
+def _environment(rank: int, size: int, port: int, message: Path) -> dict[str, str]:
     defaults = {
         "TORCH_CPP_LOG_LEVEL": "ERROR",  # the store warns with stack traces when a peer goes
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
     }
-    own = {
+    given = {
         "RANK": str(rank),
         "WORLD_SIZE": str(size),
         "LOCAL_RANK": str(rank),
@@ -91,17 +92,17 @@ def _environment(rank: int, size: int, port: int, words: Path) -> dict[str, str]
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": "0",
-        ERROR_FILE: str(words),
+        ERROR_FILE: str(message),
         LAUNCHER: str(os.getpid()),
         "PYTHONSAFEPATH": "1",
     }
     interface = loopback_interface()
     if interface is not None:
-        own |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
-    return {**defaults, **os.environ, **own}
+        given |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+    return {**defaults, **os.environ, **given}
 
 
-def _said(path: Path) -> str | None:
+def _message(path: Path) -> str | None:
     try:
         return json.loads(path.read_text())["message"]
     except (OSError, ValueError):
@@ -109,7 +110,7 @@ def _said(path: Path) -> str | None:
 
 
 class Children:
-    """Processes that are started, waited for, and ended together; no other is ever ended."""
+    """Processes that are started and ended together; no other process is ever ended."""
 
     def __init__(self) -> None:
         self.stopped_by: int | None = None
@@ -117,11 +118,11 @@ class Children:
         self._children: list[subprocess.Popen[bytes]] = []
 
     def start(self, command: Sequence[str], environments: Sequence[dict[str, str]]) -> None:
-        """A process for each of `environments`."""
+        """Starts a process for each of `environments`."""
         parent = os.getpid()
         try:
             for environment in environments:
-                # A session of its own: Ctrl-C comes by way of this process, and so once.
+                # In its own session it gets Ctrl-C only from this process, and so only once.
                 child = subprocess.Popen(
                     command,
                     env=environment,
@@ -136,7 +137,10 @@ class Children:
             raise
 
     def wait(self) -> list[tuple[int, int, int]]:
-        """Until all have ended: rank, process id and status of those that failed by themselves."""
+        """Waits until all have ended; returns rank, process id and status of each that failed.
+
+        A process that was ended because of another's failure is left out.
+        """
         failed: dict[int, int] = {}
         end_at: float | None = None
         while True:
@@ -157,7 +161,7 @@ class Children:
 
     @contextmanager
     def signals_passed_on(self) -> Generator[None]:
-        """Inside, what tells this process to stop tells the children; so do Ctrl-Z and `fg`."""
+        """Passes signals that stop this process on to the children; Ctrl-Z and `fg` too."""
 
         def stop(number: int, frame: FrameType | None) -> None:
             self.stopped_by = self.stopped_by or number
@@ -191,19 +195,19 @@ class Failure:
         rank: its rank.
         pid: its process id.
         exit_code: its exit status, or minus the number of the signal that killed it.
-        words: the line that it has left, if any.
+        message: its exit message, if any.
     """
 
     rank: int
     pid: int
     exit_code: int
-    words: str | None = None
+    message: str | None = None
 
     def __str__(self) -> str:
-        """One line: who, and how it died."""
+        """One line that says which process it was and how it ended."""
         who = f"rank {self.rank} (pid {self.pid})"
         if self.exit_code >= 0:
-            why = f": {self.words}" if self.words else ""
+            why = f": {self.message}" if self.message else ""
             return f"{who} failed with exit status {self.exit_code}{why}"
         try:
             name = signal.Signals(-self.exit_code).name
@@ -215,23 +219,23 @@ class Failure:
 
 @dataclass(frozen=True)
 class Cause:
-    """What to print, and the exit status of the whole."""
+    """The lines to print, and the launcher's exit status."""
 
     lines: tuple[str, ...]
     status: int
 
 
 def first_cause(failures: Sequence[Failure]) -> Cause:
-    """The cause among `failures`, which ended by themselves, in the order in which they did.
+    """The cause among `failures`, which are in the order in which they happened.
 
-    One failure brings others, as peers notice the loss. So, in this order: users' mistakes, each
-    once; a process that died by itself; one that found another lost.
+    One failure brings others, as peers notice the loss. So the first of these counts: users'
+    mistakes, each message once; a process that died by itself; one that found another lost.
     """
     mistakes = [f for f in failures if f.exit_code in (USER_ERROR_EXIT, DIVERGED_EXIT)]
     if mistakes:
-        words = dict.fromkeys(mistake.words for mistake in mistakes if mistake.words)
-        return Cause(tuple(words), mistakes[0].exit_code)
+        messages = dict.fromkeys(mistake.message for mistake in mistakes if mistake.message)
+        return Cause(tuple(messages), mistakes[0].exit_code)
     first = min(failures, key=lambda failure: failure.exit_code == PEER_LOST_EXIT)
-    if first.exit_code == PEER_LOST_EXIT and first.words:
-        return Cause((first.words,), PEER_LOST_EXIT)
+    if first.exit_code == PEER_LOST_EXIT and first.message:
+        return Cause((first.message,), PEER_LOST_EXIT)
     return Cause((str(first),), PEER_LOST_EXIT if first.exit_code < 0 else 1)

@@ -1,4 +1,4 @@
-"""Standard output for the program's own words, which may lose its reader."""
+"""Standard output that only the program itself writes to, and that survives losing its reader."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import TextIO
 
 @contextmanager
 def own_output(*, drop: bool = False) -> Generator[None]:
-    """What libraries write to standard output goes to standard error inside, unlike `sys.stdout`.
+    """Sends what C libraries write to standard output to standard error; `sys.stdout` stays.
 
-    NCCL tells of its version there, in the middle of a table that another program may read. Where
+    NCCL prints its version there, in the middle of a table that another program may read. If
     `sys.stdout` is no file, nothing is changed.
 
     Args:
-        drop: it goes nowhere. For gloo of torch 2.9, in which every process tells of every group's
-            connections, several at once into one another's lines.
+        drop: discard it instead. For gloo of torch 2.9, in which every process reports every
+            group's connections.
     """
     before = sys.stdout
     if not _is_standard(before):
@@ -50,7 +50,7 @@ def _is_standard(stream: object) -> bool:
 
 
 class _Lasting(io.FileIO):
-    """A file that swallows what is written once its reader has gone."""
+    """A file that discards what is written once its reader has gone."""
 
     def write(self, data: bytes) -> int | None:  # type: ignore[override]
         try:
@@ -60,12 +60,12 @@ class _Lasting(io.FileIO):
 
 
 def lasting(like: TextIO, descriptor: int | None = None) -> TextIO:
-    """A stream as `like` whose reader may leave: what comes after is lost, and nothing ends.
+    """A stream like `like` that discards what is written once its reader has gone.
 
     Args:
-        like: a standard stream; what has no file behind it, or is no text, stays as it is.
-        descriptor: where to write, and to be closed with the stream; the file of `like`, which
-            stays open, where not given.
+        like: a standard stream; it is returned as it is if it is no text stream or has no file.
+        descriptor: the file to write to, closed with the stream; if not given, the file of `like`,
+            which stays open.
     """
     if not isinstance(like, io.TextIOWrapper):
         return like

@@ -5,7 +5,7 @@
 | rank, size | SLURM_PROCID, SLURM_STEP_NUM_TASKS (else SLURM_NTASKS) |
 | local rank | SLURM_LOCALID |
 | local size | entry SLURM_NODEID of SLURM_STEP_TASKS_PER_NODE (else SLURM_TASKS_PER_NODE) |
-| host | MASTER_ADDR, else loopback where all tasks are on one machine, else the first name in \
+| host | MASTER_ADDR, else loopback if all tasks are on one machine, else the first name in \
 SLURM_STEP_NODELIST (else SLURM_JOB_NODELIST) |
 | port | MASTER_PORT, else 15000 + (job id + step id) mod 16000: the same for all tasks of a step, \
 another for another job, below the ports that Linux hands out itself |
@@ -15,9 +15,9 @@ too; it is one process, not rank 0 of a step, and is known by ENVIRONMENT=BATCH 
 SLURM_STEP variable. So is a login by ssh, which Slurm puts into the step `extern`, and the shell of
 an allocation (step `interactive`): such steps have names, or the numbers that stand for them.
 
-The shell of `srun -n8 --pty bash` can't be told from a task of a step that is started in it, since
-that inherits SLURM_PTY_PORT; both are refused with what to unset. A batch job that was submitted
-from there inherits it too, and is known by ENVIRONMENT=BATCH.
+The shell of `srun -n8 --pty bash` looks like a task of a step that is started in it, since that
+inherits SLURM_PTY_PORT; both are refused with a hint what to unset. A batch job that was submitted
+from there inherits it too, and is recognised by ENVIRONMENT=BATCH.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def find_task(environment: Mapping[str, str]) -> Task | None:
 
 
 def number(environment: Mapping[str, str], *names: str) -> int:
-    """The first of `names` that is set, as a number that isn't negative."""
+    """The first of `names` that is set, as a number >= 0."""
     name = next((name for name in names if environment.get(name)), None)
     if name is None:
         raise UserError(f"{names[0]} is not set: start with torchrun, srun or --processes")
@@ -114,7 +114,10 @@ def _nodes(environment: Mapping[str, str]) -> str:
     for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"):
         if environment.get(name):
             return environment[name]
-    raise UserError("neither SLURM_JOB_NODELIST nor MASTER_ADDR is set: where does rank 0 run?")
+    raise UserError(
+        "neither SLURM_JOB_NODELIST nor MASTER_ADDR is set, so rank 0's machine is unknown; set "
+        "MASTER_ADDR to its name"
+    )
 
 
 def _local_size(environment: Mapping[str, str], size: int) -> int:
@@ -136,6 +139,6 @@ def _port(environment: Mapping[str, str]) -> int:
 
 
 def _step(environment: Mapping[str, str]) -> int | None:
-    """The number of the job step; None for one that has a name, which `srun` has not started."""
+    """The number of the job step; None for a named step, which `srun` has not started."""
     text = environment.get("SLURM_STEP_ID") or environment.get("SLURM_STEPID") or "0"
     return int(text) if text.isdecimal() and int(text) < _FIRST_NAMED_STEP else None

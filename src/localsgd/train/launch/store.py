@@ -1,7 +1,7 @@
-"""The key-value store in which the processes of a run meet.
+"""The key-value store through which the processes of a run find each other.
 
-On one machine it listens on loopback only, so that no other machine reaches it. What stands in it
-is read as text, never unpickled, and names no process to end.
+On one machine it listens on loopback only, so that no other machine can reach it. Its values are
+read as text, never unpickled, and never decide which process to end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from localsgd.train.launch.world import Store
 
 
 def serve_on_loopback() -> tuple[dist.TCPStore, int]:
-    """A store for processes of this machine, and its port."""
+    """A store for processes of this machine only, and its port."""
     port, listener = _listen(LOOPBACK, 0)
     store = dist.TCPStore(
         LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listener
@@ -31,12 +31,12 @@ def open_store(
     """The store at `place`, as a client or as the process that holds it.
 
     Args:
-        size: processes that come with this size; whoever serves waits for all of them. None for a
-            connection beside.
-        serve: hold the store; on loopback only where `place` is a loopback address.
+        size: number of processes that connect; the one that serves waits for all of them. None for
+            an additional connection.
+        serve: hold the store, on loopback only if `place` is a loopback address.
 
     Raises:
-        torch.distributed.DistError: nobody serves there within `timeout`, or not all have come.
+        torch.distributed.DistError: within `timeout` there is no server, or not all have connected.
         OSError: the port is taken.
     """
     listener = None
@@ -54,7 +54,7 @@ def open_store(
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the name leads to this machine itself and nowhere else."""
+    """Whether all addresses of the name are loopback addresses of this machine."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
@@ -63,7 +63,7 @@ def is_loopback(host: str) -> bool:
 
 
 def loopback_interface() -> str | None:
-    """The name of the network interface that leads nowhere else."""
+    """The name of the loopback network interface, if there is one."""
     return next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
 
 

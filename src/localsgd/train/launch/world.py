@@ -1,8 +1,8 @@
-"""Which process of how many this one is, read from the environment that started it.
+"""Rank and number of processes, read from the environment.
 
-Three ways to be one of several: `localsgd run --processes P` and `torchrun` (both set RANK,
-WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), and `srun` (see `slurm`).
-Anything else is one process on its own.
+Several processes are started by `localsgd run --processes P` or `torchrun` (both set RANK,
+WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), or by `srun` (see `slurm`).
+Anything else is a single process.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from localsgd.train.launch import slurm
 
 @dataclass(frozen=True)
 class Store:
-    """Where the processes find each other: the address of the run's key-value store.
+    """The address of the run's key-value store, through which its processes find each other.
 
     Args:
         host: MASTER_ADDR.
         port: MASTER_PORT.
-        of_rank_0: rank 0 itself holds the store; otherwise the launcher of the first machine does,
-            which outlives every rank.
+        of_rank_0: rank 0 holds the store; otherwise the launcher of the first machine does, which
+            outlives every rank.
     """
 
     host: str
@@ -37,7 +37,7 @@ class Store:
 
 @dataclass(frozen=True)
 class World:
-    """This process among all.
+    """This process among all processes of the run.
 
     Args:
         rank: 0 to size - 1, over all machines.
@@ -45,8 +45,7 @@ class World:
         local_rank: 0 to local_size - 1, on this machine.
         local_size: processes on this machine.
         store: None for a single process.
-        bound: the scheduler has given every process its own share of the machine (cores, GPUs),
-            and shows it nothing else.
+        bound: the scheduler has given every process its own cores and GPUs, and hides the others.
     """
 
     rank: int = 0
@@ -65,12 +64,12 @@ _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADD
 
 
 def find_world(environment: Mapping[str, str] = os.environ) -> World:
-    """What `environment` says; reads only, joins nothing.
+    """The process that `environment` describes; nothing is joined.
 
-    RANK comes first, so that `torchrun` or `--processes` inside a Slurm job means what it says.
+    RANK is read before Slurm's variables, so that `torchrun` and `--processes` work in a Slurm job.
 
     Raises:
-        UserError: some of torchrun's variables are there, others not or no numbers.
+        UserError: only some of torchrun's variables are set, or some are not numbers.
     """
     if "RANK" in environment and "WORLD_SIZE" in environment:
         return _of_torchrun(environment)
@@ -81,7 +80,7 @@ def _of_torchrun(environment: Mapping[str, str]) -> World:
     missing = [name for name in _TORCHRUN if not environment.get(name)]
     if missing:
         raise UserError(
-            f"RANK and WORLD_SIZE are set, but {', '.join(missing)} not: start with torchrun, srun "
+            f"RANK and WORLD_SIZE are set, but not {', '.join(missing)}: start with torchrun, srun "
             f"or --processes, set all of {', '.join(_TORCHRUN)}, or unset RANK"
         )
     rank, size, local_rank, local_size, port = (
@@ -96,7 +95,8 @@ def _of_torchrun(environment: Mapping[str, str]) -> World:
         return World()
     if port == 0:
         raise UserError(
-            "MASTER_PORT=0 is no port to meet at: start torchrun with --standalone or --master-port"
+            "MASTER_PORT=0 is not a port that processes can connect to: start torchrun with "
+            "--standalone or --master-port"
         )
     of_rank_0 = environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     store = Store(environment["MASTER_ADDR"], port, of_rank_0)

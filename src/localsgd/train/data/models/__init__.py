@@ -1,5 +1,7 @@
-"""Models by name, for images: `small-cnn`, `mlp`, `resnetN`, `resnetN-identity`, `densenetN-K`,
-`wrnN-K`, `imagenet-resnetN`; for text: `lstm`, `lstm-LxD`, `lstm-tied`.
+"""Models by name.
+
+For images: `small-cnn`, `mlp`, `resnetN`, `resnetN-identity`, `densenetN-K`, `wrnN-K`,
+`imagenet-resnetN`. For text: `lstm`, `lstm-LxD`, `lstm-tied`.
 """
 
 from __future__ import annotations

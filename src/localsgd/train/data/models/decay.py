@@ -1,4 +1,4 @@
-"""Which parameters weight decay leaves alone."""
+"""Selects the parameters that have no weight decay."""
 
 from __future__ import annotations
 

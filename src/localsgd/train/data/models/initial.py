@@ -1,4 +1,4 @@
-"""Where training starts."""
+"""Initial weights of models."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class ResNet(nn.Module):
 
 @final
 class Block(nn.Module):
-    """Two 3x3 convolutions beside a shortcut; halves the image where the width changes."""
+    """Two 3x3 convolutions beside a shortcut; halves the image if the width changes."""
 
     def __init__(self, inside: int, width: int, *, identity: bool) -> None:
         super().__init__()

@@ -1,1 +1,1 @@
-"""Which samples a worker takes at which step, the same however workers are hosted."""
+"""The samples of each worker at each step, independent of the number of processes."""

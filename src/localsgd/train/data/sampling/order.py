@@ -1,4 +1,4 @@
-"""Which samples a worker takes at which step: the same however the workers are hosted.
+"""The order of samples: which ones a worker takes at which step, for any number of processes.
 
 Every epoch the training set is shuffled as a whole and dealt out in K disjoint parts (Lin et al.
 2020, A.4.1). A worker reads its parts one after the other in batches of B, so a batch may end one
@@ -31,7 +31,7 @@ class Order:
         workers: K.
         batch: B.
         seed: of the run.
-        parts: the samples that each worker owns, where they are not dealt out anew. Each worker
+        parts: the samples that each worker owns, if they are not dealt out anew. Each worker
             then reads its own over and over, in another order every time; sizes may differ.
     """
 

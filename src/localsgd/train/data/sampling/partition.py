@@ -1,4 +1,4 @@
-"""Who owns which samples, where they are not dealt out anew every epoch.
+"""Divides samples among workers, if they are not reshuffled every epoch.
 
 Shapes: N training samples · K workers.
 """
@@ -18,13 +18,13 @@ from localsgd.basics.units import whole_number
 from localsgd.errors import UserError, unknown_name
 
 LINE_BYTES = 64
-"""A line of a column's file may have so many, in the mean."""
+"""Most bytes per line of a column's file, on average."""
 KINDS = ("reshuffled", "fixed", "by-label", "dirichlet", "column")
 
 
 @dataclass(frozen=True)
 class Partition:
-    """How the training set is divided.
+    """A division of the training set among workers.
 
     `reshuffled`: all of it anew every epoch (Lin et al. 2020, A.4.1), so that nobody owns anything.
     `fixed`: at random, once. `by-label`: sorted by label and cut into K stretches, which gives each
@@ -58,7 +58,7 @@ class Partition:
             except ValueError:
                 alpha = math.nan
             if not (math.isfinite(alpha) and alpha > 0):
-                raise UserError(f"dirichlet:{value} has no use; give an alpha > 0, such as 0.1")
+                raise UserError(f"dirichlet:{value} is invalid; give an alpha > 0, such as 0.1")
         return Partition(kind, value)
 
     @property
@@ -101,7 +101,7 @@ def _column(path: str, samples: int, workers: int) -> tuple[Tensor, ...]:
     try:
         text = read_text(Path(path), most=LINE_BYTES * (samples + 1))
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; give a file with a worker a line") from None
+        raise UserError(f"{path}: {error.strerror}; give a file with one worker per line") from None
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if len(lines) != samples:
         raise UserError(f"{path} has {len(lines)} lines for {samples} training samples")

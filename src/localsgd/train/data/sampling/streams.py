@@ -1,4 +1,4 @@
-"""Which samples a worker takes at which step, where samples follow one another as in a text.
+"""The order of samples that follow one another, as in a text.
 
 The N samples are a ring, on which K B streams start evenly spaced, B for each worker. At each step
 a stream takes its next sample, so that what a model carries from one step to the next belongs to

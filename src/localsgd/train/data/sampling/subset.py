@@ -1,4 +1,4 @@
-"""Samples of a task as data that are the same on every pass: what curvature is measured on."""
+"""Fixed subsets of a task's samples, on which curvature is measured."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def batches_of(
 
     Args:
         task: whose samples.
-        samples: at most so many of each, drawn once by `seed`; all where not given.
+        samples: at most so many of each, drawn once by `seed`; all if not given.
         names: which of the two.
         batch: samples of a batch.
         draws: for the augmentation of training samples, as in training; none is augmented if not
             given.
     """
     if samples is not None and samples < 1:
-        raise UserError(f"{samples} samples cannot be measured on; give 1 or more")
+        raise UserError(f"{samples} samples are too few to measure on; give 1 or more")
     sizes = {"train": task.train_size, "test": task.test_size}
     return {
         name: _batches(_reader(task, name, draws), chosen(sizes[name], samples, name, seed), batch)
@@ -44,7 +44,7 @@ def batches_of(
 
 
 def chosen(size: int, samples: int | None, name: str, seed: int) -> Tensor:
-    """Indices, rising, of `samples` of `size` samples; the same ones for a seed."""
+    """The ascending indices of `samples` of `size` samples, fixed by a seed."""
     if samples is None or samples >= size:
         return torch.arange(size)
     drawn = torch.randperm(size, generator=generator_for(seed, f"landscape {name}"))

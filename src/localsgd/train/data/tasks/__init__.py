@@ -1,4 +1,4 @@
-"""What is trained: named tasks with real data, and models for them."""
+"""Named tasks with real data, and models for them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ENTRIES: dict[str, Entry] = {
 
 @dataclass(frozen=True)
 class Row:
-    """A task as `localsgd tasks` lists it, with the place of its data where it is there."""
+    """A task as `localsgd tasks` lists it, with the folder of its data if it was found."""
 
     card: Card
     found: Path | None
@@ -45,7 +45,7 @@ def task_names() -> tuple[str, ...]:
 
 
 def card(name: str) -> Card:
-    """What is known of a task before its data is read.
+    """The card of a task, known before its data is read.
 
     Raises:
         UserError: no such task.
@@ -67,11 +67,11 @@ def load(
     progress: Progress | None = None,
     augment: bool | None = None,
 ) -> Task:
-    """The task `name` with its data on `device`, downloaded first where it is missing.
+    """The task `name` with its data on `device`, downloaded first if it is missing.
 
     Data is looked for in `data_dir`, $LOCALSGD_DATA and ~/.cache/localsgd; a download goes to the
     first of them that is named. `progress` is told of a download's bytes. `augment` turns random
-    crops and flips on or off where the task's own choice (on for CIFAR) isn't wanted.
+    crops and flips on or off if the task's own choice (on for CIFAR) isn't wanted.
 
     Raises:
         UserError: no such task; data that is missing and can't be had, or is damaged.
@@ -80,5 +80,5 @@ def load(
 
 
 def describe(data_dir: Path | None = None) -> tuple[Row, ...]:
-    """All tasks, and whether their data is there. Reads and downloads nothing."""
+    """All tasks, and whether their data was found. Reads and downloads nothing."""
     return tuple(Row(entry.card, entry.find(data_dir)) for entry in _ENTRIES.values())

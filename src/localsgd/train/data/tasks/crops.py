@@ -18,7 +18,7 @@ LOG_RATIO = (math.log(3 / 4), math.log(4 / 3))
 
 
 class Crop(NamedTuple):
-    """Chance for one image.
+    """The random numbers of one image's crop.
 
     Args:
         shapes: ten candidates, [10, 2]: share of the image's area, and log of width over height.
@@ -32,7 +32,7 @@ class Crop(NamedTuple):
 
 
 def random_crops(count: int, generator: torch.Generator) -> list[Crop]:
-    """Chance for `count` images; how much is drawn depends on `count` alone."""
+    """Random crops for `count` images; the amount drawn depends on `count` alone."""
     numbers = torch.rand((count, 2 * ATTEMPTS + 3), generator=generator, dtype=torch.float64).cpu()
     low = torch.tensor((AREA[0], LOG_RATIO[0]), dtype=torch.float64)
     high = torch.tensor((AREA[1], LOG_RATIO[1]), dtype=torch.float64)
@@ -49,7 +49,7 @@ def random_crops(count: int, generator: torch.Generator) -> list[Crop]:
 def drawn(image: Tensor, crop: Crop, side: int) -> Tensor:
     """The view [3, S, S] uint8 of `image` [3, H, W] that `crop` draws.
 
-    The first candidate that fits into the image is taken; where none does, the middle of it, as
+    The first candidate that fits into the image is taken; if none does, the middle of it, as
     much as ratios from 3/4 to 4/3 allow (as torchvision's RandomResizedCrop, which draws from the
     global random state).
     """

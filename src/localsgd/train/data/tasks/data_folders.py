@@ -1,4 +1,4 @@
-"""Where data is looked for on this machine."""
+"""Finds data on this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def data_folders(data_dir: Path | None) -> tuple[Path, ...]:
 
 
 def advice(what: str, data_dir: Path | None) -> str:
-    """The end of a message on missing data: what to put where."""
+    """The end of a message on missing data, which says what to put where."""
     return (
         f"put {what} into {data_folders(data_dir)[0]}, or say with --data-dir or {VARIABLE} "
         f"where it is"

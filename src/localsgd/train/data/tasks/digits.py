@@ -29,7 +29,7 @@ SPLIT_SEED = 0
 
 
 def find(data_dir: Path | None) -> Path | None:
-    """Where scikit-learn lies, if it is there."""
+    """The folder of scikit-learn, if it is installed."""
     spec = importlib.util.find_spec("sklearn")
     return Path(spec.origin).parent if spec and spec.origin else None
 

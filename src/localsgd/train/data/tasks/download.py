@@ -42,7 +42,7 @@ def downloaded(
     """Lend the file of `remote`, complete and checked, at a temporary place inside `folder`.
 
     Whoever wants to keep it renames it (same file system); what is left is removed. `folder` is
-    made when the server has answered, so nothing is written where there is no network.
+    made when the server has answered, so nothing is written if there is no network.
 
     Raises:
         UserError: unreachable, truncated, or not what its checksum says; ends with `advice`.

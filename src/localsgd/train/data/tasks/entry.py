@@ -1,4 +1,4 @@
-"""How a task is listed and loaded: the one thing that a file of a new task has to offer."""
+"""The entry of a task, with which it is listed and loaded. Every task's file defines one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from localsgd.train.data.tasks.download import Progress
 
 @dataclass(frozen=True)
 class Source:
-    """Where a task reads its data, where the tensors go, and whether they are augmented."""
+    """How a task is loaded: the folder of its data, the tensors' device, and augmentation."""
 
     data_dir: Path | None
     device: torch.device | str = "cpu"

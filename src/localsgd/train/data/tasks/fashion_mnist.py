@@ -97,7 +97,7 @@ def read(folder: Path, train_size: int, test_size: int) -> tuple[Images, Images]
 
 
 def load(source: Source) -> ImageTask:
-    """60,000 training and 10,000 test images; crops and flips only where they are asked for."""
+    """60,000 training and 10,000 test images; crops and flips only if they are asked for."""
     folder = find(source.data_dir) or fetch(REMOTES, source.data_dir, source.progress)
     train, test = read(folder, CARD.train_size, CARD.test_size)
     return ImageTask(

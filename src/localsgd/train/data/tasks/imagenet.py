@@ -24,9 +24,9 @@ from localsgd.train.data.tasks.image_folder import (
 
 FOLDER = "imagenet"
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
-"""By channel over ImageNet's training images, of pixels from 0 to 255."""
+"""Mean and deviation of ImageNet's training images by channel, for pixels from 0 to 255."""
 MEAN_SAMPLES = 10_000
-"""Training images, at most, from which the mean of each pixel is taken."""
+"""Most training images from which the mean of each pixel is taken."""
 CARD = Card(
     name="imagenet",
     title="ImageNet-1k or a folder in its layout, 224x224",

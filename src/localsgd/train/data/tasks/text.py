@@ -32,7 +32,7 @@ class TextTask(Task):
 
     Args:
         train, test: tokens int64.
-        segments: which of the training segments are samples, in order; all where not given.
+        segments: which of the training segments are samples, in order; all if not given.
     """
 
     train: Tensor
