@@ -76,7 +76,7 @@ def test_slices_set_out_before_the_pass_has_ended(monkeypatch: pytest.MonkeyPatc
     assert isinstance(found, Overlapped)
     reference = Level(plain.grads.unsqueeze(0), InProcess(2))
     for _ in range(2):
-        overlap.expect([found])
+        found.expect()
         workers.backward()
         for gradients in (found, reference):
             if gradients is reference:
@@ -96,7 +96,7 @@ def test_gradients_that_never_come_are_not_waited_for(monkeypatch: pytest.Monkey
     workers = workers_on(net("conv"))
     level = Level(workers.grads.unsqueeze(0), InProcess(2))
     found = overlap.overlapped(level, workers.models[-1], workers.layout, 8)
-    overlap.expect([found])
+    found.expect()
     workers.grads.copy_(torch.arange(2.0)[:, None].expand_as(workers.grads))
     found.average()
     found.share()

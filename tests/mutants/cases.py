@@ -314,7 +314,7 @@ OPTIMIZER = [
         ("Overlap.start", "self.says()", "None"),
         ("GradientAveraging.not_finite", "self.reopen()", "None"),
         ("leave_out_step", "len(ranks) == presence.processes", "False"),
-        ("Fragmented._apply", "own.isfinite().all(-1, keepdim=True)", "torch.tensor(True)"),
+        ("Fragmented._apply", "members.isfinite().all(-1, keepdim=True)", "torch.tensor(True)"),
         ("Level._check_finite", "own is None", "True"),
         ("Presence.marked", "now or [rank for rank in ranks if self._untold(rank)]", "now"),
     ),
@@ -327,7 +327,7 @@ OPTIMIZER = [
     *_in("optimizer/test_ddp.py::some_ranks", ("Pack._fill", "marks[missing] = 0", "")),
     *_in(
         "optimizer/test_agreements.py",
-        ("averaged", "row.values.copy_(own)", "None"),
+        ("averaged", "row.values.copy_(saved)", "None"),
         ("GradientAveraging.set_lockstep", "min(lockstep, self._exact)", "self._exact"),
     ),
 ]

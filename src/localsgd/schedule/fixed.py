@@ -1,9 +1,9 @@
 """Schedules of H that depend on the step alone.
 
 A schedule is a function of `Progress` that returns the length of the next round of one level: H
-local steps for the innermost level, H^b rounds of the level inside for any other. `Position` (in
-`rounds.py`) turns one schedule for each level into the sequence "take h local steps, then let the d
-innermost levels average", and nothing else in the package decides when anything is averaged.
+local steps for the innermost level, H^b rounds of the level inside for any other. `rounds` turns
+one schedule for each level into the sequence "take h local steps, then let the d innermost levels
+average", and nothing else in the package decides when anything is averaged.
 
     >>> picture([every(2), every(2)], steps=8)
     '..1..2..1..2'

@@ -101,7 +101,7 @@ def test_a_worker_may_own_less_than_a_batch() -> None:
     [
         ("iid", "unknown partition 'iid'"),
         ("dirichlet", "is not understood"),
-        ("dirichlet:0", "dirichlet:0 has no use"),
+        ("dirichlet:0", "dirichlet:0 is invalid"),
         ("fixed:3", "is not understood"),
         ("column:no-such-file", "No such file"),
     ],
