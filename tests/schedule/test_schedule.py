@@ -34,7 +34,7 @@ def of_another_fault(progress: Progress) -> int:
 
 
 def test_a_schedule_that_does_not_reckon_with_none_is_told_so() -> None:
-    said = r"by_loss fails at step 0 \(.*NoneType.*\), where nobody knows epoch, fraction, .*loss"
+    said = r"by_loss fails at step 0 \(.*NoneType.*\), when epoch, fraction, .*loss"
     with pytest.raises(UserError, match=said):
         picture([by_loss], 4)
     with pytest.raises(UserError, match="by_loss fails"):

@@ -121,7 +121,7 @@ class InnerStates:
         optimizers: of these workers, with equal groups.
         rules: by key of the state; `all` for those that are not named.
         world: joins all workers.
-        mean: of what is averaged.
+        mean: the reducer for the state.
 
     Attributes:
         syncs: of the outermost level, on models, that states have followed.

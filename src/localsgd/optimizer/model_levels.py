@@ -27,7 +27,7 @@ class ModelLevels(Stacks[AnyLevel]):
         rows: of this worker.
         placement: where the others are.
         settings: reducers and outer optimizers of the levels; every row has its own copies.
-        ledger: counts what crosses.
+        ledger: counts the traffic.
         says: called before this worker is left out of a mean, as its weights are not finite.
         refuse: raises where a worker can't be left out of a fragment.
         left_out: called after a mean that is without some workers.
@@ -89,12 +89,12 @@ class ModelLevels(Stacks[AnyLevel]):
 
     @property
     def keeps_anchors(self) -> bool:
-        """Whether any level averages updates in place of models."""
+        """Whether any level averages updates instead of models."""
         return any(not getattr(level, "plain", False) for level in self._parts())
 
     @property
     def at_anchors(self) -> bool:
-        """Whether the workers' rows hold what was last averaged."""
+        """Whether the workers' rows equal the last average."""
         return all(
             level.members.data_ptr() == level.anchor.data_ptr()
             or torch.equal(level.members[:, 0], level.anchor)
@@ -102,12 +102,12 @@ class ModelLevels(Stacks[AnyLevel]):
         )
 
     def _parts(self) -> Iterator[Level | Fragmented]:
-        """The levels, and each block of one whose blocks differ in size."""
+        """The levels; a level with blocks of different sizes gives each block."""
         for level in itertools.chain.from_iterable(self._stacks):
             yield from level.levels if isinstance(level, Blocks) else [level]
 
     def check_some_in_place(self) -> None:
-        """Refuses where a parameter has left its row; a few are looked at, in turn."""
+        """Raises if a parameter has left its row; each call checks a few of them, in turn."""
         for row in self._rows:
             row.check_some_in_place()
 

@@ -12,7 +12,7 @@ from localsgd.optimizer.settings import Settings
 from localsgd.rows.model_rows import Row
 
 SETTINGS = ("topology", "reducer", "outer", "delay", "inner_state")
-"""Without which a state means something else."""
+"""Settings that must be the same when a state is loaded."""
 
 
 def fingerprint(rows: Sequence[Row]) -> str:

@@ -13,8 +13,9 @@ KEY = "local_sgd"
 
 
 class Wrapping(Optimizer):
-    """Groups and state are the inner optimizer's, also after it replaces its lists; what is saved
-    is its state and a part of one's own, with the hooks of both calls as in `Optimizer`.
+    """An optimizer whose groups and state are always those of an inner optimizer.
+
+    It saves the inner optimizer's state and a part of its own, and calls hooks as `Optimizer` does.
     """
 
     inner: Optimizer
@@ -89,13 +90,13 @@ class Wrapping(Optimizer):
     # By the optimizer that this is a part of.
 
     def _own_state(self) -> dict[str, Any]:
-        """All that the inner optimizer's state lacks."""
+        """The state that this optimizer adds to the inner optimizer's."""
         raise NotImplementedError
 
     def _check_saved(self, own: dict[str, Any]) -> None:
-        """Refuses a part that can't be loaded here, before anything is changed."""
+        """Raises if `own` can't be loaded; called before anything is changed."""
         raise NotImplementedError
 
     def _load_own(self, own: dict[str, Any]) -> None:
-        """Goes on from what `_own_state` gave."""
+        """Loads what `_own_state` returned."""
         raise NotImplementedError

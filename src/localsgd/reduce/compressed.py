@@ -87,7 +87,7 @@ class Chunk(NamedTuple):
 
 
 class CompressedMean(Reducer):
-    """Reduces updates to the mean of their compressed selves.
+    """Reduces updates to the mean of the compressed updates.
 
     Args:
         compressor: compresses vectors.

@@ -150,12 +150,12 @@ def decode(codec: Codec, payloads: Tensor, like: Tensor) -> Tensor:
 
 
 def scale_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Of scales and other numbers in payloads: float64 for rows of it, float32 for all others."""
+    """The dtype of scales and other numbers in payloads: float64 for float64 rows, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def widest(device: torch.device) -> torch.dtype:
-    """Of sums on a device: Apple's GPUs have no float64."""
+    """The widest dtype for sums on a device: Apple's GPUs have no float64."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 

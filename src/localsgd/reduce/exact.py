@@ -14,7 +14,7 @@ from localsgd.wire.collective import Collective, Pending
 
 @dataclass(frozen=True)
 class ExactMean(Reducer):
-    """mean_k of the updates, in place, in whatever order the wire sums.
+    """mean_k of the updates, in place, summed in the wire's order.
 
     The mean of equal updates is theirs to the bit for M of 2 and 4. For other M their sum is
     rounded on the way, in one process as over gloo: 15 % of the numbers are off for M = 3 (by one

@@ -44,8 +44,8 @@ def length_of(schedule: Schedule, progress: Progress) -> int:
             raise
         name = getattr(schedule, "__name__", None) or repr(schedule)
         raise UserError(
-            f"the schedule {name} fails at step {progress.step} ({error}), where nobody knows "
-            f"{', '.join(unknown)} (None in Progress); return an H without them, as in "
+            f"the schedule {name} fails at step {progress.step} ({error}), when "
+            f"{', '.join(unknown)} are unknown (None in Progress); return an H without them, as in "
             f"`1 if progress.{unknown[0]} is None else 8`"
         ) from error
 

@@ -30,14 +30,14 @@ class Round(NamedTuple):
 
 @dataclass
 class Position:
-    """Where in its rounds a run is, and what decides when anything is averaged. Saved with a run.
+    """A run's position in its rounds, which decides when anything is averaged. Saved with the run.
 
     A round opens, its steps are taken, it closes: the core loop does so step by step, and `rounds`,
     which draws and counts without a worker, round by round.
 
     Args:
         lengths: of the current round of each level, innermost first, in rounds of the level inside.
-        left: how much of it is to come; 0 where the next round has not begun. The loop takes 1 from
+        left: the rest of the current rounds; 0 if the next one has not begun. The loop takes 1 from
             `left[0]` at each local step.
         lockstep: as in `Round`.
         depth: of the round at hand, 0 between rounds.

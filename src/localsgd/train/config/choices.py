@@ -52,7 +52,7 @@ def mean_of(run: Run) -> Reducer:
 
 
 def reducer_of(run: Run, layout: Layout) -> Reducer:
-    """Of the outermost level, whose links are the slowest."""
+    """The reducer of the outermost level, whose links are the slowest."""
     options = Options(
         mean=run.reduction,
         scales=run.sign_scales,
@@ -65,7 +65,7 @@ def reducer_of(run: Run, layout: Layout) -> Reducer:
 
 
 def outer_of(run: Run) -> Outer | None:
-    """Of the outermost level."""
+    """The outer optimizer of the outermost level."""
     return outer_named(
         run.outer or "average",
         run.workers or 1,
@@ -75,7 +75,7 @@ def outer_of(run: Run) -> Outer | None:
 
 
 def transforms_of(run: Run) -> list[Transform]:
-    """Of every worker's gradient, in the order in which they act."""
+    """The transforms of every worker's gradient, in the order in which they are applied."""
     found: list[Transform] = []
     if run.clip is not None:
         found.append(Clip(run.clip))
