@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from localsgd import LocalSGD, UserError
-from localsgd.optimizer.unfinished import _open, _say
+from localsgd.optimizer.unfinished import _open, _warn
 from tests.distributed.harness import run
 from tests.optimizer.reference import loss_of
 
@@ -111,7 +111,7 @@ def at_the_end() -> list[list[str]]:
     def look() -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            _say()
+            _warn()
         found.append([str(w.message) for w in caught])
 
     optimizer = local_sgd(model, model)
