@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -113,6 +113,11 @@ class Store:
                 f"at {CODE} and give other numbers; move the file away and run again, or name "
                 "another place with --out"
             )
+        if not _is_sound(line):
+            raise UserError(
+                f"{path} has a damaged record, of {canonical(line['key'])[:80]}; take its line out "
+                "and run that work again"
+            )
         self._records.setdefault(canonical(line["key"]), line["record"])
         for name, value in told(line.get("made", {})).items():
             self._made.setdefault(name, set()).add(value)
@@ -161,7 +166,50 @@ def _lines(content: bytes) -> Iterator[dict[str, Any]]:
     for line in content.splitlines():
         try:
             found = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(found, dict) and found.keys() >= {"key", "code", "record"}:
             yield found
+
+
+NUMBERS = (
+    "test_accuracy",
+    "test_loss",
+    "test_perplexity",
+    "train_accuracy",
+    "train_loss",
+    "seconds",
+    "steps",
+    "scalars",
+)
+"""Fields of a record that are numbers, or `None`, if they are there."""
+MACHINE = {"cpu": str, "instructions": list, "cores": int, "threads": int}
+"""Fields that an origin has if it names a processor."""
+
+
+def _is_sound(line: Mapping[str, Any]) -> bool:
+    """Whether a line can be what `Store.add` wrote: nothing else vouches for a file."""
+    key, record, made = line["key"], line["record"], line.get("made", {})
+    if not all(isinstance(part, dict) for part in (key, record, made)):
+        return False
+    if "cpu" in made and not all(isinstance(made.get(n), kind) for n, kind in MACHINE.items()):
+        return False
+    if not all(_is_number(record.get(name)) for name in NUMBERS):
+        return False
+    if key.get("kind") != "train":
+        return True
+    counts = all(_is_list(record.get(name), 1) for name in ("syncs", "bytes"))
+    rows = record.get("curve")
+    return counts and _is_list(rows, 0, _is_row)
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _is_row(value: object) -> bool:
+    return _is_list(value, 3)
+
+
+def _is_list(value: object, least: int, of: Callable[[object], bool] = _is_number) -> bool:
+    return isinstance(value, list) and len(value) >= least and all(map(of, value))

@@ -96,3 +96,29 @@ def test_origins_of_older_records_are_told_as_far_as_they_go() -> None:
     changed = {"commit": "a" * 40, "dirty": True}
     assert told(changed) == {"commit": "aaaaaaaaaa with changes"}
     assert told({"commit": None, "dirty": None}) == {}
+
+
+RUN = {"syncs": [1], "bytes": [4], "curve": [[1.0, 0.5, None]], "test_accuracy": 0.5}
+DAMAGED = {
+    "a record that is none": {"record": 5},
+    "no counts": {"record": {}},
+    "no curve": {"record": {**RUN, "curve": None}},
+    "words for a number": {"record": {**RUN, "test_accuracy": "<script>"}},
+    "an origin that is none": {"made": 3},
+    "half of an origin": {"made": {"cpu": "one"}},
+    "a key that is none": {"key": 4},
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_damaged_record_is_refused_by_its_file(what: str, tmp_path: Path) -> None:
+    line = {"key": {"kind": "train", "task": "digits"}, "code": store.CODE, "record": RUN}
+    path = tmp_path / "smoke" / "train-digits.jsonl"
+    path.parent.mkdir()
+    path.write_text(json.dumps(line) + "\n" + "[" * 100_000 + "\n")
+    assert Store(SMOKE, tmp_path).origins == {}  # the sound line, and one that is no record
+    path.write_text(json.dumps({**line, **DAMAGED[what]}) + "\n")
+    with pytest.raises(UserError, match="has a damaged record") as caught:
+        Store(SMOKE, tmp_path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
