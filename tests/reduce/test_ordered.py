@@ -10,12 +10,33 @@ from localsgd.wire import InProcess, Metered
 from localsgd.wire.metered import Entry
 
 
-def test_adds_in_the_order_of_the_members() -> None:
+def test_float32_is_summed_in_float64_in_the_order_of_the_members() -> None:
     x = torch.tensor([[1e8], [1.0], [-1e8], [3.0]]).repeat(1, 5).unsqueeze(0)
     mean = OrderedMean().reduce(x.clone(), None, InProcess(4)).wait()
-    one_by_one = ((x[:, 0] + x[:, 1]) + x[:, 2]) + x[:, 3]
-    assert torch.equal(mean, one_by_one / 4)
-    assert mean[0, 0] == 0.75  # 1e8 + 1 is 1e8 in float32
+    wide = x.double()
+    one_by_one = ((wide[:, 0] + wide[:, 1]) + wide[:, 2]) + wide[:, 3]
+    assert torch.equal(mean, (one_by_one / 4).float())
+    assert mean[0, 0] == 1.0  # in float32, 1e8 + 1 is 1e8 and the mean 0.75
+
+
+def test_float64_is_summed_as_differences_from_the_first_member() -> None:
+    x = torch.tensor([[1.0], [1e16], [2.0], [-1e16]], dtype=torch.float64).unsqueeze(0)
+    mean = OrderedMean().reduce(x.clone(), None, InProcess(4)).wait()
+    first = x[:, 0]
+    differences = ((x[:, 1] - first) + (x[:, 2] - first)) + (x[:, 3] - first)
+    assert torch.equal(mean, differences / 4 + first)
+    assert mean.item() != ((((1.0 + 1e16) + 2.0) - 1e16) / 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_the_ordered_mean_of_equal_ones_is_theirs(dtype: torch.dtype) -> None:
+    draw = torch.Generator().manual_seed(1)
+    limits = torch.finfo(dtype)
+    edges = torch.tensor([limits.max / 128, limits.tiny, 0.0], dtype=dtype)
+    row = torch.cat([torch.randn(501, dtype=torch.float64, generator=draw).to(dtype), edges])
+    for members in [*range(1, 20), 33, 64, 100]:
+        x = row.repeat(1, members, 1)
+        assert torch.equal(OrderedMean().reduce(x, None, InProcess(members)).wait()[0], row)
 
 
 def test_chunks_that_do_not_come_out_even_lose_nothing() -> None:

@@ -1,7 +1,7 @@
 """The ordered mean: the same bits for every distribution of the members over processes.
 
-Each member sends chunk j of its update to member j, which adds the chunks in the order of the
-members; the sums are gathered. It takes as many bytes as a ring: (M - 1)/M of the update each way.
+Each member sends chunk j of its update to member j, which averages the chunks in the order of the
+members; the means are gathered. It takes as many bytes as a ring: (M - 1)/M of the update each way.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from localsgd.reduce.compressor import scale_dtype
+from localsgd.reduce.compressor import scale_dtype, widest
 from localsgd.reduce.reducer import Reducer
 from localsgd.wire.collective import Collective, Pending
 
@@ -29,8 +29,11 @@ It keeps the memory needed beside the row small.
 class OrderedMean(Reducer):
     """mean_k of the updates, summed as ((x_1 + x_2) + x_3) + ... by the owner of each chunk.
 
-    Half precision is summed in float32 and rounded once, so that the mean of equal updates equals
-    them to the bit. It is sent as it is, or as float32 if there are weights.
+    The mean of equal updates equals them to the bit, for every M and dtype. Numbers are summed in a
+    wider dtype and rounded once: half precision in float32, float32 in float64. If there is no
+    wider one, the mean is x_1 + mean_k (x_k - x_1).
+
+    With weights, half precision is sent and summed as float32, and float32 and float64 as they are.
     """
 
     linear = True
@@ -75,13 +78,32 @@ def _mean(update: Tensor, weights: Tensor | None, collective: Collective) -> Pen
     if n % members:
         sent = torch.nn.functional.pad(sent, (0, -n % members))
     received = collective.exchange(sent.unflatten(-1, (members, -1))).wait()
-    total = received[:, :, 0].to(wide, copy=True)  # [g, m, c]
-    for source in range(1, members):
-        total += received[:, :, source]
-    if weights is None:
-        total /= members
-    pending = collective.gather(total.to(update.dtype))
+    mean = _total(received, wide) if weights is not None else _mean_of(received)
+    pending = collective.gather(mean.to(update.dtype))
     return pending.then(lambda mean: update[:, 0].copy_(mean.flatten(1)[:, :n]))
+
+
+def _total(received: Tensor, dtype: torch.dtype) -> Tensor:
+    """Sums `received [g, m, M, c]` over the M senders, in their order: `[g, m, c]`."""
+    total = received[:, :, 0].to(dtype, copy=True)
+    for source in range(1, received.shape[2]):
+        total += received[:, :, source]
+    return total
+
+
+def _mean_of(received: Tensor) -> Tensor:
+    """The mean of `received [g, m, M, c]` over the M senders; of equal ones, theirs to the bit."""
+    wide = scale_dtype(received.dtype)
+    if wide == received.dtype:
+        wide = widest(received.device)
+    members = received.shape[2]
+    if wide != received.dtype:
+        return _total(received, wide).div_(members)
+    first = received[:, :, 0]
+    differences = torch.zeros_like(first)
+    for source in range(1, members):
+        differences += received[:, :, source] - first
+    return differences.div_(members).add_(first)
 
 
 @contextmanager
