@@ -38,6 +38,21 @@ SETTING: Mapping[ScaleName, Setting] = {
         seeds=1,
     ),
     "small": SETTINGS["fashion-mlp"],
+    "medium": Setting(
+        name="cifar10-resnet20-10k",
+        task="cifar10",
+        model="resnet20-identity",
+        train_samples=10_000,
+        workers=16,
+        batch=32,
+        epochs=80,
+        lr=0.2,
+        lr_batch=128,
+        every=8,
+        samples=500,
+        seeds=5,
+        ground={"channels_last": True},
+    ),
     "paper": Setting(
         name="cifar10-resnet20",
         task="cifar10",
@@ -65,6 +80,8 @@ class FlatJob:
     @property
     def key(self) -> Mapping[str, Any]:
         chosen = {k: v for k, v in asdict(self.setting).items() if k not in ("name", "seeds")}
+        if not self.setting.ground:
+            del chosen["ground"]  # Records from before there was such a setting keep their keys.
         return {"kind": "landscape", **chosen, "seed": self.seed}
 
     @property

@@ -184,9 +184,13 @@ SCRATCHED = (
     "another order of samples. Flatter on the side of post-local SGD: the loss rises less from 0 "
     "to -0.5 than from 1 to 1.5."
 )
-STUDIES = (
-    Study("fig:understanding_generalization", jobs, flatness),
-    Study("fig:resnet20_cifar10_spectrum_of_hessian", jobs, spectrum),
-    Study("fig:sharpness_visualization_resnet20_cifar10_repeatability", jobs, sharpness),
-    Study("fig:1d_interpolation_resnet20_cifar10_complete", jobs, interpolation),
+PAGES = {
+    "fig:understanding_generalization": flatness,
+    "fig:resnet20_cifar10_spectrum_of_hessian": spectrum,
+    "fig:sharpness_visualization_resnet20_cifar10_repeatability": sharpness,
+    "fig:1d_interpolation_resnet20_cifar10_complete": interpolation,
+}
+STUDIES = tuple(
+    Study(label, jobs, page, scales=("smoke", "small", "medium", "paper"))
+    for label, page in PAGES.items()
 )

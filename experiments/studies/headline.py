@@ -1,12 +1,16 @@
-"""The paper's main claim where it can be seen: M1, M2 and M3. Fixed before the first counted run.
+"""The paper's main claims where they can be seen: M1, M2, M3 and M5. Fixed before the first counted
+run.
 
     M1  CIFAR-10, 10,000 images, 80 epochs, K = 16, B = 32, ten seeds
     M3  CIFAR-10, all 50,000 images, 100 epochs, K = 16, B = 128, five seeds
+    M5  compressed and hierarchical syncs, otherwise as M1, five seeds
     M2  CIFAR-100, otherwise as M1, five seeds
 
 Arms (the paper's figure of five ways to train): A1 one worker; A2 K = 16; A3 K = 16 with eight
 times the batch, the effective batch of A4; A4 local SGD, H = 8; A5 post-local SGD that goes on from
-the workers of A2 at the first decay, H = 8, 16, 32 and 64.
+the workers of A2 at the first decay, H = 8, 16, 32 and 64. M5 has the paper's table of signs (sign
+and EF-sign, H = 1 and post-local H = 16) and that of blocks: local SGD with H = 16 beside
+hierarchical local SGD with as many syncs of all (8 blocks of 2 and 2 blocks of 8, H = 2, H^b = 8).
 
 The network is ResNet-20 with identity shortcuts. The rate is scaled linearly from 0.2 for 128
 samples, warmed up over 1/60 of the run, and falls tenfold at 50 % and 75 %. Nesterov momentum 0.9,
@@ -15,7 +19,9 @@ weight decay 1e-4, crops and flips, float32.
 - Rates. Those of A1, A2 and A3 of M1 are tuned on a seed that does not count: the paper's grid of
   five (15/16 to 17/16 of the scaled rate), which grows while the best lies at an end, for A3 with
   rates down to 1/16 as well; by test accuracy at the end, as in the paper. A5 goes on at A2's rate,
-  and A4 takes A2's factor. M2 and M3 take the factors of M1.
+  and A4 takes A2's factor. M2 and M3 take the factors of M1. In M5 EF-sign, local and
+  hierarchical SGD step as SGD does and take A2's factor; sign steps along signs at a rate of its
+  own, neither scaled nor warmed up, tuned at H = 1 from 1/16 of the released code's 0.01 to that.
 - The subset of 10,000 images is one for all seeds, class-balanced. A seed gives first weights,
   order and augmentation. Arms of one seed are paired; A2 and A5 share their first phase to the bit.
 - The outcome is the test accuracy of the averaged model at the end of training, batch norm with the
@@ -24,7 +30,8 @@ weight decay 1e-4, crops and flips, float32.
 - No claim is decided before all seeds of its arms are there.
 
 The order of the work: the grid of A2, then A2 and A5 with H = 16, 32, 64 seed by seed (M1a); the
-grids of A1 and A3, then A1, A3, A4 and A5 with H = 8 (M1b); M3 seed by seed; M2.
+grids of A1 and A3, then A1, A3, A4 and A5 with H = 8 (M1b); M3 seed by seed; the grid of sign, then
+M5; M2.
 """
 
 from __future__ import annotations
@@ -39,13 +46,23 @@ from experiments.pictures import learning_curves
 from experiments.study import Claim, Page, Records, Scale, Table
 from experiments.training import TrainJob
 
-TUNED = ("A1", "A2", "A3")
-GRIDS = {"A1": tuning.OF_THE_PAPER, "A2": tuning.OF_THE_PAPER, "A3": tuning.FACTORS}
-"""The scaled rate of A3 is 6.4, where the five rates of the paper's grid would be alike but for
-chance.
+GRIDS = {
+    "A1": tuning.OF_THE_PAPER,
+    "A2": tuning.OF_THE_PAPER,
+    "A3": tuning.FACTORS,
+    "sign": (1 / 16, 1 / 4, 1.0),
+}
+"""By the arm that is tuned; of sign, that with H = 1. The scaled rate of A3 is 6.4, where the five
+rates of the paper's grid would be alike but for chance.
 """
-RATE_OF = {"A4": "A2", "A5": "A2"}
-"""The arm whose tuned factor an untuned arm takes."""
+SIGN = {
+    "method": "sign",
+    "optimizer": "sign",
+    "lr": 0.01,
+    "lr_scaling": "none",
+    "lr_warmup": 0.0,
+}
+BLOCKS = {"method": "hierarchical", "workers": None, "local_steps": (2, 8)}
 SETTINGS: Mapping[str, dict[str, Any]] = {
     "A1": {"method": "mini-batch", "workers": 1},
     "A2": {"method": "mini-batch"},
@@ -55,6 +72,13 @@ SETTINGS: Mapping[str, dict[str, Any]] = {
     "A5, H = 16": {"method": "post-local", "local_steps": (16,)},
     "A5, H = 32": {"method": "post-local", "local_steps": (32,)},
     "A5, H = 64": {"method": "post-local", "local_steps": (64,)},
+    "sign, H = 1": {**SIGN, "local_steps": (1,)},
+    "sign, H = 16": {**SIGN, "local_steps": (16,)},
+    "EF-sign, H = 1": {"method": "ef-sign", "local_steps": (1,)},
+    "EF-sign, H = 16": {"method": "ef-sign", "local_steps": (16,)},
+    "local, H = 16": {"method": "local", "local_steps": (16,)},
+    "8 x 2 workers": {**BLOCKS, "topology": "8x2"},
+    "2 x 8 workers": {**BLOCKS, "topology": "2x8"},
 }
 EFFECTIVE = 8
 """Ratio of the batches of A3 and A2: the H of A4."""
@@ -79,7 +103,9 @@ class Part:
 
 
 FULL = {"train_samples": None, "epochs": 100.0, "batch": 128, "lr_warmup": 1.667}
-M1 = Part("M1", "CIFAR-10, 10,000 images", tuple(SETTINGS), seeds=10)
+M1 = Part(
+    "M1", "CIFAR-10, 10,000 images", tuple(name for name in SETTINGS if name[0] == "A"), seeds=10
+)
 M3 = Part("M3", "CIFAR-10, 50,000 images", ("A2", "A5, H = 16", "A5, H = 32"), 5, FULL)
 M2 = Part(
     "M2",
@@ -88,6 +114,15 @@ M2 = Part(
     5,
     {"task": "cifar100"},
 )
+M5 = Part(
+    "M5",
+    "CIFAR-10, 10,000 images, compressed and hierarchical syncs",
+    tuple(name for name in SETTINGS if name[0] != "A"),
+    5,
+)
+PARTS = (M1, M3, M5, M2)
+HOMES = {"A1": (M1, "A1"), "A2": (M1, "A2"), "A3": (M1, "A3"), "sign": (M5, "sign, H = 1")}
+"""By a tuned arm, the part that it is tuned in and its name there."""
 FIRST = ("A2", "A5, H = 16", "A5, H = 32", "A5, H = 64")
 """The arms of M1a; the other arms of M1 are M1b."""
 
@@ -111,9 +146,17 @@ def untuned(scale: Scale, part: Part) -> dict[str, Arm]:
 
 
 def factors(records: Records) -> dict[str, float | None]:
-    """The best factors of A1, A2 and A3 in M1; `None` if a grid is not done."""
-    by = untuned(records.scale, M1)
-    return {name: tuning.best_factor(records, by[name], GRIDS[name]) for name in TUNED}
+    """The best factors of the tuned arms; `None` if a grid is not done."""
+    return {
+        name: tuning.best_factor(records, to_tune(records.scale, name), grid)
+        for name, grid in GRIDS.items()
+    }
+
+
+def to_tune(scale: Scale, name: str) -> Arm:
+    """A tuned arm, at its rate before tuning."""
+    part, full = HOMES[name]
+    return untuned(scale, part)[full]
 
 
 def arms(records: Records, part: Part) -> dict[str, Arm]:
@@ -127,13 +170,14 @@ def arms(records: Records, part: Part) -> dict[str, Arm]:
 
 
 def _rated_by(name: str) -> str:
+    """The tuned arm whose factor an arm takes."""
     own = name.partition(",")[0]
-    return RATE_OF.get(own, own)
+    return own if own in GRIDS else "A2"
 
 
 def grid_points(records: Records, name: str) -> list[TrainJob]:
     """The jobs to run next in an arm's grid; none once it is done."""
-    one = untuned(records.scale, M1)[name]
+    one = to_tune(records.scale, name)
     known = tuning.scores(records, one, GRIDS[name])
     return [tuning.point(one, factor) for factor in tuning.due(known, GRIDS[name])]
 
@@ -159,18 +203,21 @@ def stages(records: Records) -> Iterator[list[TrainJob]]:
         return
     m1 = arms(records, M1)
     yield seed_by_seed([m1[name] for name in FIRST])
-    if None in known.values():
+    if None in (known["A1"], known["A3"]):
         yield [job for name in ("A1", "A3") for job in grid_points(records, name)]
         return
     yield seed_by_seed([one for name, one in m1.items() if name not in FIRST])
-    for part in (M3, M2):
+    yield seed_by_seed([*arms(records, M3).values()])
+    if known["sign"] is None:
+        yield grid_points(records, "sign")
+        return
+    for part in (M5, M2):
         yield seed_by_seed([*arms(records, part).values()])
 
 
 def jobs(scale: Scale) -> list[TrainJob]:
     """The first stage; the rest follows from its results."""
-    one = untuned(scale, M1)["A2"]
-    return [tuning.point(one, factor) for factor in GRIDS["A2"]]
+    return [tuning.point(to_tune(scale, "A2"), factor) for factor in GRIDS["A2"]]
 
 
 def later(records: Records) -> list[TrainJob]:
@@ -183,13 +230,16 @@ def later(records: Records) -> list[TrainJob]:
 
 def whole(scale: Scale) -> list[TrainJob]:
     """All runs, at the scaled rates: what a forecast of hours is made from."""
-    m1 = untuned(scale, M1)
-    grids = [tuning.point(m1[name], factor) for name in TUNED for factor in GRIDS[name]]
-    return grids + jobs_of([one for part in (M1, M3, M2) for one in untuned(scale, part).values()])
+    grids = [
+        tuning.point(to_tune(scale, name), factor)
+        for name, grid in GRIDS.items()
+        for factor in grid
+    ]
+    return grids + jobs_of([one for part in PARTS for one in untuned(scale, part).values()])
 
 
 def page(records: Records) -> Page:
-    by = {part.name: arms(records, part) for part in (M1, M3, M2)}
+    by = {part.name: arms(records, part) for part in PARTS}
     m1 = by["M1"]
     curves = [
         learning_curves(
@@ -198,7 +248,7 @@ def page(records: Records) -> Page:
             records,
             list(found.values()),
         )
-        for part, (name, found) in zip((M1, M3, M2), by.items(), strict=True)
+        for part, (name, found) in zip(PARTS, by.items(), strict=True)
     ]
     shown = ("A1", "A2", "A5, H = 16", "A5, H = 32")
     main = learning_curves(
@@ -207,11 +257,10 @@ def page(records: Records) -> Page:
         records,
         [m1[name] for name in shown],
     )
-    tuned = untuned(records.scale, M1)
     return Page(
         tables=[
             made
-            for part in (M1, M3, M2)
+            for part in PARTS
             for made in (
                 _accuracies(records, part, by[part.name]),
                 _losses(records, part, by[part.name]),
@@ -222,8 +271,8 @@ def page(records: Records) -> Page:
             *curves,
             *(
                 picture
-                for name in TUNED
-                for picture in tuning.pictures(records, [tuned[name]], GRIDS[name], name)
+                for name, grid in GRIDS.items()
+                for picture in tuning.pictures(records, [to_tune(records.scale, name)], grid, name)
             ),
         ],
         claims=list(_claims(records, by)),
@@ -257,7 +306,7 @@ def _losses(records: Records, part: Part, by: Mapping[str, Arm]) -> Table:
 
 
 def _claims(records: Records, by: Mapping[str, Mapping[str, Arm]]) -> Iterator[Claim]:
-    for part in (M1, M3, M2):
+    for part in PARTS:
         found = by[part.name]
         for name, one in found.items():
             if name.startswith("A5"):
@@ -272,6 +321,7 @@ def _claims(records: Records, by: Mapping[str, Mapping[str, Arm]]) -> Iterator[C
                 found["A2"],
                 family="gap",
             )
+    yield from _of_m5(records, by["M5"])
     m1 = by["M1"]
     yield claim(
         records,
@@ -282,6 +332,36 @@ def _claims(records: Records, by: Mapping[str, Mapping[str, Arm]]) -> Iterator[C
         m1["A3"],
         family="local",
     )
+
+
+def _of_m5(records: Records, by: Mapping[str, Arm]) -> Iterator[Claim]:
+    for method in ("sign", "EF-sign"):
+        yield claim(
+            records,
+            f"Post-local {method} with H = 16 is better than with H = 1: {M5.title}.",
+            "section 4.2",
+            by[f"{method}, H = 16"],
+            by[f"{method}, H = 1"],
+            family="signs",
+        )
+    yield claim(
+        records,
+        f"With H = 1 error feedback is better than signs alone: {M5.title}.",
+        "section 4.2",
+        by["EF-sign, H = 1"],
+        by["sign, H = 1"],
+        family="signs",
+    )
+    for blocks in ("8 x 2", "2 x 8"):
+        yield claim(
+            records,
+            f"Hierarchical local SGD on {blocks} workers with H = 2, H^b = 8 is better than local "
+            f"SGD with H = 16, at as many syncs of all: {M5.title}.",
+            "appendix D.3",
+            by[f"{blocks} workers"],
+            by["local, H = 16"],
+            family="hierarchical",
+        )
 
 
 def _better(records: Records, part: Part, one: Arm, large: Arm) -> Iterator[Claim]:
@@ -314,7 +394,8 @@ def _better(records: Records, part: Part, one: Arm, large: Arm) -> Iterator[Clai
 NOTES = (
     "The paper has 50,000 images, 300 epochs and B = 128; M3 has all images, a third of the "
     "epochs. Rates of A1, A2 and A3 are tuned in M1 on a seed that is not counted; the other arms "
-    "take A2's factor, and M2 and M3 take the factors of M1.",
+    "take A2's factor, and M2 and M3 take the factors of M1. In M5 sign has a rate of its own, "
+    "tuned at H = 1; all others take A2's factor.",
     "All numbers are of the averaged model at the end of training, with the workers' mean "
     "statistics of batch norm.",
 )
