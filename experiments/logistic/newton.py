@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from experiments.logistic.problem import Logistic
@@ -70,14 +71,18 @@ def _damping(problem: Logistic, w: Floats, direction: Floats, slope: float) -> f
 
 
 def known_minimum(problem: Logistic, cache: Path) -> Minimum:
-    """`minimise(problem)`, computed once and kept as a small file in folder `cache`."""
+    """`minimise(problem)`, computed once and kept as a small file in folder `cache`.
+
+    A damaged file is replaced.
+    """
     path = cache / f"minimum-{_digest(problem)}.json"
     if path.is_file():
-        return Minimum(**json.loads(path.read_text()))
+        with suppress(msgspec.DecodeError):
+            return msgspec.json.decode(path.read_bytes(), type=Minimum)
     minimum = minimise(problem)
     cache.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(f".{os.getpid()}")
-    unfinished.write_text(json.dumps(asdict(minimum)))
+    unfinished.write_bytes(msgspec.json.encode(minimum))
     unfinished.replace(path)
     return minimum
 

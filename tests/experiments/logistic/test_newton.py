@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from experiments.logistic import Examples, Logistic, Rows, known_minimum, minimise, newton
+from experiments.logistic import Examples, Logistic, Minimum, Rows, known_minimum, minimise, newton
 from experiments.logistic.newton import NoMinimum
 
 
@@ -66,3 +67,12 @@ def test_is_kept_and_found_again(
     other = Logistic(small.signed, 0.125)
     with pytest.raises(TypeError):
         known_minimum(other, tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"value": "low"}', b'{"value": 1.0}'])
+def test_a_damaged_file_is_replaced(small: Logistic, tmp_path: Path, content: bytes) -> None:
+    first = known_minimum(small, tmp_path)
+    (path,) = tmp_path.glob("minimum-*.json")
+    path.write_bytes(content)
+    assert known_minimum(small, tmp_path) == first
+    assert Minimum(**json.loads(path.read_text())) == first

@@ -87,7 +87,9 @@ def test_exact_parameter_counts(name: str, task: Task, parameters: int) -> None:
         assert count(models.build(name, task, 0)) == parameters
 
 
-@pytest.mark.parametrize("task", [CIFAR10, CIFAR100, GREY28, GREY8], ids=["cifar10", "cifar100", "grey28", "grey8"])
+@pytest.mark.parametrize(
+    "task", [CIFAR10, CIFAR100, GREY28, GREY8], ids=["cifar10", "cifar100", "grey28", "grey8"]
+)
 @pytest.mark.parametrize(
     "name",
     [
