@@ -12,7 +12,7 @@ demo: $(VENV)/cli
 	  --out $(or $(OUT),runs/demo)
 
 test: $(VENV)/dev
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(or $(JOBS),2) --dist loadfile $(ARGS)
 
 mutants: $(VENV)/dev
 	$(BIN)/python -m tests.mutants $(ARGS)
