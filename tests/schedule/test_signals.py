@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from localsgd import LocalSGD, UserError, outer, post_local
-from localsgd.schedule.progress import Progress, Schedule
+from localsgd.schedule.progress import Observing, Progress, Schedule, seen_by
 from localsgd.schedule.signals import FirstDecay
 from tests.distributed.crossing import Crossing
 from tests.distributed.harness import run
@@ -259,3 +261,91 @@ def test_a_rate_that_creeps_on_one_rank_ends_all() -> None:
     found = run(2, apart, [], [1])
     assert ["another rank" in error for _, error in found] == [True, False]
     assert all("falls little by little" in error for _, error in found)
+
+
+@dataclass(frozen=True)
+class ByNorm(Observing):
+    """H = 1 while the gradient is longer than `limit`, then 4."""
+
+    limit: float
+    sees = ("reported:gradient_norm",)
+
+    def __call__(self, progress: Progress) -> int:
+        return 4 if progress.reported.get("gradient_norm", math.inf) < self.limit else 1
+
+
+NORMS = [[8.0, 6.0, 5.0, 1.0] + [0.5] * 8, [4.0, 4.0, 3.0, 2.0] + [1.5] * 8]
+"""By rank and step: their means are 6, 5, 4, 1.5 and then 1."""
+
+
+def reported(cut: int | None = None) -> tuple[str, list[float | None]]:
+    """Where this rank averaged, and what its schedule saw at each step; saved and loaded at one."""
+    seen: list[float | None] = []
+
+    class Watching(ByNorm):
+        def __call__(self, progress: Progress) -> int:
+            seen.append(progress.reported.get("gradient_norm"))
+            return super().__call__(progress)
+
+    def make() -> tuple[nn.Module, LocalSGD]:
+        model = net()
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        return model, LocalSGD(inner, model, average="models", local_steps=Watching(1.25))
+
+    model, optimizer = make()
+    drawn = ""
+    for step, norm in enumerate(NORMS[dist.get_rank()]):
+        if step == cut:
+            saved = [copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())]
+            drawn = ""
+            model, optimizer = make()
+            del seen[:]
+            model.load_state_dict(saved[0])
+            optimizer.load_state_dict(saved[1])
+        optimizer.zero_grad()
+        loss_of(model, dist.get_rank(), step).backward()
+        optimizer.report(gradient_norm=torch.tensor(norm), not_looked_at=math.nan)
+        [[level]] = optimizer._models._stacks
+        before = level.syncs
+        optimizer.step()
+        drawn += "." + "1" * (level.syncs - before)
+    return drawn, seen
+
+
+def test_numbers_of_ones_own_reach_a_schedule_as_means_over_workers_and_steps() -> None:
+    for drawn, seen in run(2, reported):
+        # Told at the sync of one step, they are there at the next one's.
+        assert seen[:6] == [None, None, 6.0, 5.0, 4.0, 1.5]
+        assert seen[6:] == [1.0, 1.0]
+        assert drawn == ".1" * 6 + "...." + "1" + ".."
+
+
+@pytest.mark.parametrize("cut", [4, 8])
+def test_numbers_of_ones_own_go_on_where_a_run_was_saved(cut: int) -> None:
+    whole, resumed = run(2, reported), run(2, reported, cut)
+    for (drawn, seen), (later, seen_later) in zip(whole, resumed, strict=True):
+        assert drawn.endswith(later)
+        assert seen[len(seen) - len(seen_later) :] == seen_later
+
+
+def test_a_schedule_whose_number_nobody_reports_says_so() -> None:
+    model = net()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = LocalSGD(inner, model, average="models", local_steps=ByNorm(1.0))
+
+    def train() -> None:
+        for step in range(4):
+            loss_of(model, 0, step).backward()
+            optimizer.step()
+
+    with pytest.raises(UserError, match=r"judges by gradient_norm, .* optimizer.report\(gradient"):
+        train()
+
+
+@pytest.mark.parametrize("name", ["reported:", "reported:a b", "reported:loss", "los"])
+def test_names_that_mean_nothing_are_refused(name: str) -> None:
+    class Wrong(ByNorm):
+        sees = (name,)
+
+    with pytest.raises(UserError, match="reported:NAME for a number of your own"):
+        seen_by(Wrong(1.0))

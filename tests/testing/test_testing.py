@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
@@ -33,6 +33,7 @@ from localsgd.testing import (
     check_schedule,
     check_task,
 )
+from localsgd.testing.schedule import FIELDS, _course
 from localsgd.train.data.tasks.images import ImageTask
 from localsgd.wire import Collective, InProcess, Pending
 from tests.conformance.test_tasks import made_up
@@ -65,6 +66,15 @@ class Blind(Observing):
         return 1 if progress.loss is None or progress.loss > 1 else 4
 
 
+class Hasty(Observing):
+    """Takes a reported number to be there from the start."""
+
+    sees = ("reported:norm",)
+
+    def __call__(self, progress: Progress) -> int:
+        return 1 if progress.reported["norm"] > 1 else 4
+
+
 @dataclass(frozen=True)
 class Keeps:
     """Writes what JSON can't keep: keys that are numbers."""
@@ -83,11 +93,24 @@ class Keeps:
         (lambda progress: 8 if progress.loss > 1 else 2, "None is not known yet"),
         (Counting(), "remembers outside"),
         (Blind(), "looks at loss, which does not follow"),
+        (Hasty(), "reported number that is not known is missing"),
         (Keeps(), "saved as JSON"),
     ],
 )
 def test_schedules(schedule: Any, reason: str) -> None:
     fails(lambda: check_schedule(schedule), reason)
+
+
+def test_every_number_of_progress_is_tried() -> None:
+    always = {"step", "epoch", "fraction", "memory", "reported"}
+    numbers = {field.name for field in fields(Progress)} - always
+    assert numbers == {name for names in FIELDS.values() for name in names}
+    for name in numbers:
+        usual, other = (list(_course(stay, set())) for stay in (set(), {name}))
+        assert usual != other
+        assert [replace(one, **{name: None}) for one in usual] == [
+            replace(one, **{name: None}) for one in other
+        ]
 
 
 # Compressors

@@ -306,7 +306,7 @@ class LocalSGD(Wrapping):
         if self._gradients.not_finite(self._gradients.average()):
             leave_out_step(self._together, goes_on=False)
         self._gradients.reopen()  # The closure may be called again in this step.
-        if loss is not None and self._reports.of_loss:
+        if loss is not None and "loss" in self._reports.wanted:
             self.report_loss(loss)
         return self._gradients.mean_loss(loss)
 
@@ -315,7 +315,16 @@ class LocalSGD(Wrapping):
 
         Once for each step, before or after it; a closure's loss is taken without.
         """
-        self._reports.add(loss)
+        self.report(loss=loss)
+
+    def report(self, **numbers: Tensor | float) -> None:
+        """Tells schedules what this worker has found at this step, such as `gradient_norm=...`.
+
+        A schedule with `sees = ("reported:gradient_norm",)` finds the mean over all workers and
+        over the steps since the last sync in `progress.reported["gradient_norm"]`. A number that
+        no schedule looks at is ignored.
+        """
+        self._reports.add(numbers)
 
     def finish(self) -> None:
         """The last sync: all workers hold the averaged model afterwards, and its buffers.

@@ -39,24 +39,25 @@ class Reports:
         needs_rate: bool,
     ) -> None:
         self.signals = Signals(schedules, world, device)
-        self._observations = Observations(1, device)
-        self._silent = False  # at the last exchange, about losses
+        self._observations = Observations(1, device, self.signals.reported)
+        self._silent: set[str] = set()  # names without a number at the last exchange
         self._ledger = ledger
         self._inner = inner
         self._needs_rate = needs_rate or "learning_rate" in self.signals.sees
 
     @property
-    def of_loss(self) -> bool:
-        """Whether schedules judge by the training loss."""
-        return "loss" in self.signals.sees
+    def wanted(self) -> set[str]:
+        """The names of the numbers that schedules judge by."""
+        return {*self.signals.reported} | ({"loss"} & self.signals.sees)
 
     def learning_rate(self, step: int = 0) -> float:
         """γ of the step at hand; refused if it is None and needed."""
         return learning_rate_of(self._inner, self._needs_rate)
 
-    def add(self, loss: Tensor | float) -> None:
-        """The training loss of a step."""
-        self._observations.add(0, loss)
+    def add(self, numbers: Mapping[str, Tensor | float]) -> None:
+        """Adds the numbers of a step, by name; those that no schedule looks at are left out."""
+        for name in self.wanted & numbers.keys():
+            self._observations.add(0, numbers[name], name)
 
     def flags(self) -> list[float]:
         return self.signals.flags(self.learning_rate())
@@ -73,11 +74,14 @@ class Reports:
     def _own(self) -> Tensor:
         if self.signals.flagged:
             return torch.tensor([self.flags()])
-        was_silent, self._silent = self._silent, self._observations.silent
-        if self.of_loss and was_silent and self._silent:
+        before, self._silent = self._silent, self._observations.silent
+        if missing := self.wanted & before & self._silent:
+            what, call = min(missing), f"report({min(missing)}=...)"
+            if what == "loss":
+                what, call = "the training loss", "report_loss(loss)"
             raise UserError(
-                "local_steps judges by the training loss, and nobody has told it; call "
-                "optimizer.report_loss(loss) in every step"
+                f"local_steps judges by {what}, and nobody has told it; call optimizer.{call} in "
+                "every step"
             )
         return self._observations.signals(self.learning_rate(), self._ledger.seconds)
 
@@ -87,6 +91,6 @@ class Reports:
 
     def load(self, state: Mapping[str, Any]) -> None:
         self.signals.load(state["signals"])
-        loss, losses, self._observations.seconds = state["told"]
-        self._observations.load(0, (loss, int(losses)))
+        *told, self._observations.seconds = state["told"]
+        self._observations.load(0, told)
         self._observations.restart()

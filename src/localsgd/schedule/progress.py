@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
@@ -28,6 +29,8 @@ class Progress:
         loss: the mean training loss over workers since the last sync, if it is reported.
         waited_seconds: time spent waiting for others, summed over the run.
         seconds: time since the run began, waiting included, if it is measured.
+        reported: by name, the means over workers since the last sync of the numbers that
+            `LocalSGD.report` is given; a name is missing until its mean is known.
         memory: what the schedule itself wrote in earlier rounds. It is saved with the run.
     """
 
@@ -39,6 +42,7 @@ class Progress:
     loss: float | None = None
     waited_seconds: float = 0.0
     seconds: float | None = None
+    reported: Mapping[str, float] = field(default_factory=dict)
     memory: dict[str, float] = field(default_factory=dict)
 
 
@@ -56,8 +60,9 @@ class Schedule(Protocol):
 Sight: TypeAlias = Literal["learning_rate", "first_decay", "loss", "waited"]
 """What workers tell each other at a sync, by the fields of `Progress` that follow from it:
 `learning_rate` and `decayed`; `first_decay`: `decayed` alone; `loss`; `waited`: `waited_seconds`
-and `seconds`.
+and `seconds`. `reported:NAME` is a number of the user's own, which stands in `reported`.
 """
+REPORTED = "reported:"
 BY_DEFAULT: tuple[Sight, ...] = ("learning_rate",)
 
 
@@ -67,24 +72,42 @@ class Observing(Schedule, Protocol):
 
     Workers tell each other nothing that no schedule looks at. `sees = ()` is a schedule of the step
     alone. A function without `sees` is taken to look at the learning rate, as this base does.
+
+    The names are those of `Sight`, and `reported:NAME` for a number that `LocalSGD.report` is
+    given, such as `reported:gradient_norm`.
     """
 
     @property
-    def sees(self) -> tuple[Sight, ...]:
+    def sees(self) -> tuple[str, ...]:
         return BY_DEFAULT
 
 
-def seen_by(schedule: Schedule) -> tuple[Sight, ...]:
+def seen_by(schedule: Schedule) -> tuple[str, ...]:
     """What a schedule looks at beside the step, checked."""
     if not isinstance(schedule, Observing):
         return BY_DEFAULT
-    known = get_args(Sight)
-    if not isinstance(schedule.sees, tuple) or not set(schedule.sees) <= set(known):
+    known, sees = get_args(Sight), schedule.sees
+    if not isinstance(sees, tuple) or not all(s in known or reported_name(s) for s in sees):
         raise UserError(
-            f"the schedule {schedule!r} has sees = {schedule.sees!r}; give a tuple of "
-            f"{', '.join(known)}, or () if it looks at the step alone"
+            f"the schedule {schedule!r} has sees = {sees!r}; give a tuple of "
+            f"{', '.join(known)}, {REPORTED}NAME for a number of your own, or () if it looks at "
+            "the step alone"
         )
-    return schedule.sees
+    return sees
+
+
+def reported_name(sight: Any) -> str:
+    """NAME of `reported:NAME`; empty if it is anything else."""
+    if not isinstance(sight, str) or not sight.startswith(REPORTED):
+        return ""
+    name = sight.removeprefix(REPORTED)
+    return name if name.isidentifier() and name != "loss" else ""
+
+
+def reported_names(schedules: Iterable[Schedule]) -> tuple[str, ...]:
+    """The names of the numbers that are to be reported for these schedules, in order."""
+    names = {reported_name(sight) for schedule in schedules for sight in seen_by(schedule)}
+    return tuple(sorted(names - {""}))
 
 
 def epochs(number: float, steps_per_epoch: int) -> int:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from localsgd.basics.strict_json import number
 from localsgd.errors import UserError
-from localsgd.schedule.progress import Progress, Schedule, seen_by
+from localsgd.schedule.progress import Progress, Schedule, reported_names, seen_by
 from localsgd.wire import Collective, Pending
 
 SMALL_FALLS = 3
@@ -80,6 +80,7 @@ class Signal:
         seconds: since the run began.
         loss: sum of its training losses.
         losses: how many.
+        reported: sum and count of each number that is reported by name, in the order of the names.
     """
 
     learning_rate: float = 0.0
@@ -87,6 +88,13 @@ class Signal:
     seconds: float = 0.0
     loss: float = 0.0
     losses: float = 0.0
+    reported: tuple[float, ...] = ()
+
+    @staticmethod
+    def of(numbers: Sequence[float]) -> Signal:
+        """From a row, in the order of the fields."""
+        rate, waited, seconds, loss, losses, *reported = numbers
+        return Signal(rate, waited, seconds, loss, losses, tuple(reported))
 
 
 class Late:
@@ -132,6 +140,7 @@ class Signals:
     ) -> None:
         sights = {sight for schedule in schedules for sight in seen_by(schedule)}
         self._strict = "first_decay" in sights
+        self.reported = reported_names(schedules)
         # A first decay is judged by the learning rate; alone, it takes two flags.
         self.sees = {"learning_rate" if s == "first_decay" else s for s in sights} - set(known)
         if "waited" in self.sees and device.type == "cuda":
@@ -164,6 +173,13 @@ class Signals:
             waited_seconds=known.waited_seconds,
             seconds=known.seconds,
             loss=known.loss / known.losses if known.losses else None,
+            reported={
+                name: total / count
+                for name, total, count in zip(
+                    self.reported, known.reported[::2], known.reported[1::2], strict=True
+                )
+                if count
+            },
         )
 
     def flags(self, rate: float) -> list[float]:
@@ -177,7 +193,7 @@ class Signals:
         """Takes in what was started at the last call and starts the next.
 
         Args:
-            own: of each worker hosted here, `[w, 5]` in the order of `Signal`; flags `[1, 2]` where
+            own: of each worker hosted here, `[w, n]` in the order of `Signal`; flags `[1, 2]` where
                 those are sent.
             carried: the mean `[2]` of all workers' flags, where it has come with the gradients.
         """
@@ -202,7 +218,7 @@ class Signals:
             if creeping > 0 and not self._decayed:
                 self._refuse_creeping()
             return
-        self._known = Signal(*means)
+        self._known = Signal.of(means)
         self._decay.see(self._known.learning_rate)
         self._decayed = self._decay.decayed
         if self._strict:
@@ -226,7 +242,11 @@ class Signals:
 
     def load(self, state: dict[str, Any]) -> None:
         known, coming = state["known"], state["coming"]
-        self._known = None if known is None else Signal(*map(number, known.values()))
+        self._known = None
+        if known is not None:
+            known = dict(known)
+            reported = known.pop("reported", ())
+            self._known = Signal.of([*map(number, (*known.values(), *reported))])
         self._decay = FirstDecay(**state["decay"])
         self._decayed = state.get("decayed", self._decay.decayed)
         self._coming = None

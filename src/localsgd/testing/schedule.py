@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from localsgd.schedule.progress import Progress, Schedule, Sight, seen_by
+from localsgd.schedule.progress import Progress, Schedule, Sight, reported_name, seen_by
 
 STEPS = [0, 1, 2, 3, 4, 5, 9, 10, 11, 39, 40, 41, 79, 80, 10_000]
 
@@ -21,7 +21,7 @@ SIGHTS = [
 ]
 """What may be known at a step, or not."""
 
-FIELDS: dict[Sight, tuple[str, ...]] = {
+FIELDS: dict[Sight | str, tuple[str, ...]] = {
     "learning_rate": ("learning_rate", "decayed"),
     "first_decay": ("decayed",),
     "loss": ("loss",),
@@ -45,20 +45,21 @@ def at(step: int, sight: Progress) -> Progress:
 
 
 def _gives_whole_numbers_from_one_up(schedule: Schedule) -> None:
-    for step, sight in product(STEPS, SIGHTS):
+    for step, sight in product(STEPS, _known(schedule)):
         seen = at(step, sight)
         try:
             length = schedule(seen)
-        except TypeError as error:
+        except (TypeError, KeyError) as error:
             raise AssertionError(
-                f"{schedule!r} fails for {seen}: {error}; what is None is not known yet"
+                f"{schedule!r} fails for {seen}: {error}; what is None is not known yet, and a "
+                "reported number that is not known is missing"
             ) from error
         assert isinstance(length, int), f"{schedule!r} gives {length!r} for {seen}, no int"
         assert length >= 1, f"{schedule!r} gives {length} for {seen}, which is below 1"
 
 
 def _remembers_nothing_outside_the_memory(schedule: Schedule) -> None:
-    sights = [at(step, sight) for step, sight in product(STEPS, SIGHTS)]
+    sights = [at(step, sight) for step, sight in product(STEPS, _known(schedule))]
     forwards = [schedule(sight) for sight in sights]
     backwards = [schedule(at(sight.step, sight)) for sight in reversed(sights)]
     assert forwards == backwards[::-1], (
@@ -69,7 +70,7 @@ def _remembers_nothing_outside_the_memory(schedule: Schedule) -> None:
 
 def _goes_on_from_a_saved_memory(schedule: Schedule) -> None:
     """A copy that is handed the memory half-way goes on like the one that wrote it."""
-    sights = list(_course(set()))[::3]
+    sights = list(_course(set(), _names(schedule)))[::3]
     memory: dict[str, float] = {}
     whole = [schedule(replace(sight, memory=memory)) for sight in sights]
     for cut in (1, 7, 13):
@@ -84,7 +85,7 @@ def _goes_on_from_a_saved_memory(schedule: Schedule) -> None:
 
 def _looks_at_nothing_that_it_does_not_name(schedule: Schedule) -> None:
     named = seen_by(schedule)
-    allowed = {field for sight in named for field in FIELDS[sight]}
+    allowed = {field for sight in named for field in FIELDS.get(sight, ())}
     usual = lengths(schedule, set())
     for field in {field: None for fields in FIELDS.values() for field in fields}:
         if field not in allowed:
@@ -105,10 +106,21 @@ CHECKS = (
 def lengths(schedule: Schedule, other: set[str]) -> list[int]:
     """H at each step of a run whose rate, loss and waiting fall; fields in `other` stay instead."""
     memory: dict[str, float] = {}
-    return [schedule(replace(sight, memory=memory)) for sight in _course(other)]
+    return [schedule(replace(sight, memory=memory)) for sight in _course(other, _names(schedule))]
 
 
-def _course(other: set[str]) -> Iterator[Progress]:
+def _names(schedule: Schedule) -> set[str]:
+    """The names of the numbers that are to be reported for it."""
+    return {name for sight in seen_by(schedule) if (name := reported_name(sight))}
+
+
+def _known(schedule: Schedule) -> list[Progress]:
+    """`SIGHTS`, without numbers that are reported and with those of the schedule."""
+    numbers = dict.fromkeys(_names(schedule), 2.0)
+    return SIGHTS + ([replace(sight, reported=numbers) for sight in SIGHTS] if numbers else [])
+
+
+def _course(other: set[str], reported: set[str]) -> Iterator[Progress]:
     for step in range(80):
         fall, slow = 0.9**step, 0.99**step
         seen: dict[str, Any] = {
@@ -117,5 +129,6 @@ def _course(other: set[str]) -> Iterator[Progress]:
             "loss": 2 * (slow if "loss" in other else fall) ** 2,
             "seconds": (1.0 if "seconds" in other else 2.0) * step,
             "waited_seconds": step * (slow if "waited_seconds" in other else fall),
+            "reported": dict.fromkeys(reported, 2 * fall),
         }
         yield Progress(step, **seen)

@@ -20,7 +20,7 @@ from localsgd.basics.files import check_regular
 from localsgd.errors import UserError
 from localsgd.loop import Steps, train
 from localsgd.schedule.observations import Observations
-from localsgd.schedule.progress import Progress, seen_by
+from localsgd.schedule.progress import Progress, reported_names, seen_by
 from localsgd.schedule.rounds import Position
 from localsgd.schedule.signals import Signals
 from localsgd.train.config.choices import (
@@ -179,6 +179,11 @@ def assemble(
     pace = _pace(run, order)
     observations = Observations(placement.hosted, device)
     listens = any("loss" in seen_by(schedule) for schedule in plan.schedules)
+    if names := reported_names(plan.schedules):
+        raise UserError(
+            f"the schedule looks at {', '.join(names)}, which only a loop of your own can report "
+            'to LocalSGD; the trainer tells it the loss: give sees = ("loss",)'
+        )
     inner = Inner(
         OPTIMIZERS[run.optimizer or "sgd"](run),
         weight_decay=run.weight_decay or 0.0,
