@@ -28,7 +28,7 @@ from typing import Literal, TypeAlias
 from localsgd.errors import UserError
 from localsgd.schedule.progress import Progress, Schedule, Sight, checked_length, is_whole
 
-After: TypeAlias = int | Literal["first_decay"]
+After: TypeAlias = int | Literal["first-decay"]
 
 
 MAY_BE_NONE = ("epoch", "fraction", "learning_rate", "loss", "seconds")
@@ -78,15 +78,15 @@ class PostLocal:
 
     @property
     def sees(self) -> tuple[Sight, ...]:
-        return ("first_decay",) if self.after == "first_decay" else ()
+        return ("first-decay",) if self.after == "first-decay" else ()
 
     def __call__(self, progress: Progress) -> int:
-        if self.after == "first_decay":
+        if self.after == "first-decay":
             return self.local_steps if progress.decayed else 1
         return self.local_steps if progress.step >= self.after else 1
 
 
-def post_local(local_steps: int, after: After = "first_decay") -> PostLocal:
+def post_local(local_steps: int, after: After = "first-decay") -> PostLocal:
     """Post-local SGD: H = 1 until `after`, `local_steps` from then on.
 
     Lin et al. 2020, Algorithm 2 and the equation of H_(t).
@@ -96,14 +96,14 @@ def post_local(local_steps: int, after: After = "first_decay") -> PostLocal:
         after: the first step of the second phase, counted from 0, so that the step at exactly
             `after` is local (the paper's text has t <= t' for the first phase; its released code
             and this one have t < t'). `epochs` and `fraction` compute such numbers.
-            `"first_decay"`: once the learning rate is below half of its highest value.
+            `"first-decay"`: once the learning rate is below half of its highest value.
     """
-    if after != "first_decay" and not is_whole(after, least=0):
+    if after != "first-decay" and not is_whole(after, least=0):
         raise UserError(
-            f'after = {after!r} is no point of a run; give "first_decay" or a number of steps >= 0 '
+            f'after = {after!r} is no point of a run; give "first-decay" or a number of steps >= 0 '
             "(localsgd.epochs and localsgd.fraction compute one)"
         )
-    after = after if after == "first_decay" else int(after)
+    after = after if after == "first-decay" else int(after)
     return PostLocal(checked_length(local_steps), after)
 
 

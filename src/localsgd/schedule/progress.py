@@ -57,9 +57,9 @@ class Schedule(Protocol):
     def __call__(self, progress: Progress, /) -> int: ...
 
 
-Sight: TypeAlias = Literal["learning_rate", "first_decay", "loss", "waited"]
+Sight: TypeAlias = Literal["learning_rate", "first-decay", "loss", "waited"]
 """What workers tell each other at a sync, by the fields of `Progress` that follow from it:
-`learning_rate` and `decayed`; `first_decay`: `decayed` alone; `loss`; `waited`: `waited_seconds`
+`learning_rate` and `decayed`; `first-decay`: `decayed` alone; `loss`; `waited`: `waited_seconds`
 and `seconds`. `reported:NAME` is a number of the user's own, which stands in `reported`.
 """
 REPORTED = "reported:"

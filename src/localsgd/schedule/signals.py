@@ -63,7 +63,7 @@ class FirstDecay:
         """Refuses a rate that falls all the time."""
         if self.creeping:
             raise UserError(
-                f'after="first_decay" waits for a learning rate below half of its highest, but it '
+                f'after="first-decay" waits for a learning rate below half of its highest, but it '
                 f"falls little by little ({self.highest:g} to {self.last:g} in {self.small_falls} "
                 "falls or more, as cosine does); give the switch as a step, such as "
                 "after=localsgd.epochs(150, steps_per_epoch=...)"
@@ -139,17 +139,17 @@ class Signals:
         known: Collection[str] = (),
     ) -> None:
         sights = {sight for schedule in schedules for sight in seen_by(schedule)}
-        self._strict = "first_decay" in sights
+        self._strict = "first-decay" in sights
         self.reported = reported_names(schedules)
         # A first decay is judged by the learning rate; alone, it takes two flags.
-        self.sees = {"learning_rate" if s == "first_decay" else s for s in sights} - set(known)
+        self.sees = {"learning_rate" if s == "first-decay" else s for s in sights} - set(known)
         if "waited" in self.sees and device.type == "cuda":
             raise UserError(
                 "an H that follows the time spent waiting needs workers on CPUs: on a GPU a wait "
                 "does not stop the program, and takes no time that could be measured; give H as a "
                 "number, which `localsgd plan` finds"
             )
-        self.flagged = self.needed and sights == {"first_decay"}
+        self.flagged = self.needed and sights == {"first-decay"}
         self._world = world
         self._device = device
         self._decay = FirstDecay()  # of the mean rate; of this worker's own where flags are sent
@@ -227,7 +227,7 @@ class Signals:
     def _refuse_creeping(self) -> None:
         self._decay.check()
         raise UserError(
-            'after="first_decay" waits for a learning rate below half of its highest, but on '
+            'after="first-decay" waits for a learning rate below half of its highest, but on '
             "another rank it falls little by little; give all ranks the same scheduler, and the "
             "switch as a step, such as after=localsgd.epochs(150, steps_per_epoch=...)"
         )

@@ -23,7 +23,7 @@ SIGHTS = [
 
 FIELDS: dict[Sight | str, tuple[str, ...]] = {
     "learning_rate": ("learning_rate", "decayed"),
-    "first_decay": ("decayed",),
+    "first-decay": ("decayed",),
     "loss": ("loss",),
     "waited": ("waited_seconds", "seconds"),
 }
