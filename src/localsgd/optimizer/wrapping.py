@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch.optim import Optimizer
@@ -75,17 +76,30 @@ class Wrapping(Optimizer):
         for change in self._optimizer_load_state_dict_pre_hooks.values():
             changed = change(self, state)
             state = state if changed is None else changed
-        if KEY not in state:
-            raise UserError(
-                f'the state has no "{KEY}" part, so it is a plain optimizer\'s; load it with '
-                "optimizer.inner.load_state_dict(...) to begin local SGD from there"
-            )
+        self.check_state_dict(state)
         own = state.pop(KEY)
-        self._check_saved(own)
         self.inner.load_state_dict(state)
         self._load_own(own)
         for hook in self._optimizer_load_state_dict_post_hooks.values():
             hook(self)
+
+    def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Raises a `UserError` if a state can't be loaded; changes nothing."""
+        if KEY not in state_dict:
+            raise UserError(
+                f'the state has no "{KEY}" part, so it is a plain optimizer\'s; load it with '
+                "optimizer.inner.load_state_dict(...) to begin local SGD from there"
+            )
+        self._check_saved(state_dict[KEY])
+        sizes = [
+            [len(group["params"]) for group in groups]
+            for groups in (state_dict["param_groups"], self.param_groups)
+        ]
+        if sizes[0] != sizes[1]:
+            raise UserError(
+                f"the state is of groups of {sizes[0]} parameters, and the inner optimizer has "
+                f"groups of {sizes[1]}; make it with the same groups"
+            )
 
     # By the optimizer that this is a part of.
 
