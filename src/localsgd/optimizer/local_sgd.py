@@ -425,6 +425,7 @@ class LocalSGD(Wrapping):
         self._models.load(own["levels"])
         self._reports.load(own)
         self.ledger.load(own["ledger"])
+        self._loop.open()  # unless the state is of the middle of a round
         self._guards.loaded(self._loop.all_averaged)
         self._compared, self._loaded = False, True
         self._together.passes(self.steps + 1)

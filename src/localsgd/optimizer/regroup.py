@@ -101,9 +101,12 @@ class Regrouped:
     def said(self) -> str:
         """What became of the parts, for a log."""
         inner = "reset" if self._inner is None else f"the mean over the {self._workers}"
-        lost = f", dropped (norm {math.sqrt(self.dropped):.3g})" if self.dropped else ""
-        kept = f", the mean over the {self._workers}, so that nothing of it is lost"
-        return f"momenta: {inner}; error memory{lost or kept}; outer optimizer: as it was"
+        said = f"momenta: {inner}; outer optimizer, if any: as it was"
+        if self.dropped:
+            said += f"; error memory: dropped (norm {math.sqrt(self.dropped):.3g})"
+        elif any("error" in part for parts in self._memory for part in parts):
+            said += f"; error memory: the mean over the {self._workers}, so that none is lost"
+        return said
 
 
 class InnerMean:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -153,9 +152,9 @@ def _background() -> ThreadPoolExecutor:
 
 
 def _tell(done: Future[None]) -> None:
-    """Warns at once of a failure that nobody may ask for."""
+    """Says at once that it has failed, as nobody may ask."""
     if not done.cancelled() and (error := done.exception()) is not None:
-        warnings.warn(f"a save in the background has failed: {error}", stacklevel=2)
+        log.error(f"a save in the background has failed: {error}")
 
 
 def _wait_for_the_last() -> None:
@@ -325,8 +324,8 @@ def _check_names(module: nn.Module, state: Mapping[str, Any], place: Path) -> No
     for name in (*now, *state):
         if name not in now or name not in state:
             raise UserError(
-                f"{place} was saved of another model: only one of the two has {name}; use the model "
-                "that it was saved with"
+                f"{place} was saved of another model: only one of the two has {name}; use the "
+                "model that it was saved with"
             )
         shapes = [getattr(each[name], "shape", None) for each in (state, now)]
         if shapes[0] != shapes[1]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,16 @@ from localsgd.errors import UserError
 
 KEY = "local_sgd"
 """Key under which `state_dict` holds what it adds to the inner optimizer's state."""
+
+
+def called_by(function: str) -> bool:
+    """Whether a function of this name is among the callers."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == function:
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Wrapping(Optimizer):
@@ -58,6 +69,12 @@ class Wrapping(Optimizer):
         It belongs to this rank, as do the model's weights in the middle of a round: each rank saves
         both.
         """
+        if called_by("_get_optim_state_dict"):
+            raise UserError(
+                "torch.distributed.checkpoint.state_dict drops what LocalSGD remembers (rounds, "
+                "anchors, error memory); call localsgd.save(folder, model, optimizer) in place of "
+                "it, or give it optimizer.inner for the inner optimizer's state alone"
+            )
         for hook in self._optimizer_state_dict_pre_hooks.values():
             hook(self)
         state = {**self.inner.state_dict(), KEY: self._own_state()}

@@ -135,7 +135,7 @@ class Saved:
             return call()
         except UserError:
             raise
-        except Exception as error:  # whatever the damage leads to
+        except (Exception, CheckpointException) as error:  # whatever the damage leads to
             cause: BaseException = error
             if isinstance(error, CheckpointException):
                 [(cause, _)] = error.failures.values()
