@@ -6,7 +6,9 @@ import contextlib
 import difflib
 import importlib.util
 import io
+import os
 import re
+import warnings
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from itertools import islice
@@ -31,6 +33,10 @@ pytestmark = pytest.mark.timeout(300)
 
 Worker = Generator[list[Tensor], None, list[Tensor] | None]
 """Yields its parameters at the start and after each step; may return what counts at the end."""
+
+
+def read(name: str) -> str:
+    return (PORTS / f"{name}.py").read_text()
 
 
 def program(name: str) -> Any:
@@ -213,6 +219,8 @@ SMALL = {
 def both_run(folder: str, names: Sequence[str], *more: str) -> dict[str, Any]:
     """The weights at the end of every port, and what it has sent; each plain program runs too."""
     torch.set_default_dtype(torch.float64)
+    if more:
+        warnings.simplefilter("ignore")  # The compiler's own modules warn of each other.
     found = {}
     try:
         for name in names:
@@ -225,16 +233,16 @@ def both_run(folder: str, names: Sequence[str], *more: str) -> dict[str, Any]:
                 model, optimizers = program(name).main([*arguments, "--local-steps", str(H)])
             weights = [p.detach() for p in model.parameters()]
             sent = [(o.ledger.levels[0].calls, o.ledger.levels[0].bytes) for o in optimizers]
-            found[name] = {"weights": weights, "sent": sent, "steps": optimizers[0].steps}
+            trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+            steps = optimizers[0].steps
+            found[name] = {"weights": weights, "sent": sent, "steps": steps, "trained": trained}
             assert bool(printed.getvalue()) == (dist.get_rank() == 0)
     finally:
         torch.set_default_dtype(torch.float32)
     return found
 
 
-def test_ports_do_what_is_written_by_hand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ports_do_what_is_written_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     by_rank = run(2, both_run, str(tmp_path), list(HAND), seconds=250)
     torch.set_default_dtype(torch.float64)
     try:
@@ -250,3 +258,55 @@ def test_ports_do_what_is_written_by_hand(
     for name, found in by_rank[0].items():
         syncs = -(-found["steps"] // H)
         assert [calls for calls, _ in found["sent"]] == [syncs] * len(found["sent"]), name
+    check_table(by_rank[0])
+
+
+ROW = r"^\| \[(\w+)\]\(.*?\| -(\d+) \+(\d+) \| ([\d.]+) KB → ([\d.]+) KB, (\d+) \|"
+
+
+def check_table(found: dict[str, Any]) -> None:
+    """What a worker sends in a step, in float32, with DDP and with the port's own H."""
+    for name, _, _, before, after, h in re.findall(ROW, PAGE, re.M):
+        own = found[name]
+        whole = 4 * own["trained"] / 1000
+        synced = sum(size / calls for calls, size in own["sent"]) / 2 / 1000
+        assert float(before) == pytest.approx(whole, rel=0.04), name
+        assert float(after) == pytest.approx(synced / int(h), abs=0.06, rel=0.06), name
+
+
+@pytest.mark.skipif(
+    "LOCALSGD_COMPILE" not in os.environ,
+    reason="the C++ compiler takes minutes on two cores; set LOCALSGD_COMPILE=1",
+)
+@pytest.mark.timeout(1000)
+def test_the_compiled_gpt_does_what_is_written_by_hand(tmp_path: Path) -> None:
+    by_rank = run(2, both_run, str(tmp_path), ["gpt"], "--compile", seconds=900)
+    torch.set_default_dtype(torch.float64)
+    try:
+        expected = HAND["gpt"]()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for found in by_rank:
+        for own, hand in zip(found["gpt"]["weights"], expected, strict=True):
+            torch.testing.assert_close(own, hand, rtol=1e-9, atol=1e-9)
+
+
+def changed(name: str) -> tuple[int, int]:
+    """Lines of a program that the port takes away and adds, without its first words and blanks."""
+    before, after = (
+        [line for line in read(n).split('"""', 2)[2].splitlines() if line]
+        for n in (f"{name}_before", name)
+    )
+    marks = [line[0] for line in difflib.ndiff(before, after)]
+    return marks.count("-"), marks.count("+")
+
+
+def test_the_table_counts_lines_and_messages() -> None:
+    rows = re.findall(ROW, PAGE, re.M)
+    assert {name: (int(taken), int(added)) for name, taken, added, *_ in rows} == {
+        name: changed(name) for name in HAND
+    }
+    for name, *_, h in rows:
+        default = re.search(r'"--local-steps", type=int, default=(\d+)', read(name))
+        assert default is not None
+        assert default[1] == h

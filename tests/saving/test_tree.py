@@ -40,7 +40,7 @@ def round_trip(value: Any) -> Any:
         "ä\n",
         [],
         (1, (2.5, [None])),
-        {0: {"a": 1}, "0": 2, None: 3, 1.5: 4, False: 5} | {"b": ()},
+        {0: {"a": 1}, "0": 2, None: 3, 1.5: 4, True: 5, "b": ()},
         OrderedDict(b=1, a=2),
         Counter({3: 2}),
     ],
