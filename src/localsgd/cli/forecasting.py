@@ -41,10 +41,7 @@ class Forecast:
             return f"{plural(self.runs, 'run')}{done}"
         saved = duration(self.saved_seconds)
         shared = f"; first phases that runs share save {saved}" if self.saved_seconds else ""
-        return (
-            f"{plural(self.runs, 'run')}{done}: about {duration(self.seconds)} here, with data "
-            f"that is there{shared}"
-        )
+        return f"{plural(self.runs, 'run')}{done}: about {duration(self.seconds)} here{shared}"
 
 
 def forecast(

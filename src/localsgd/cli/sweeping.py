@@ -128,9 +128,9 @@ def _foretell(
     processes = find_world().size if hosting.processes is None else int(hosting.processes)
     part = "" if command.shard == "1/1" else f" (shard {command.shard})"
     found = forecast(mine, folders, processes, lambda wanted: task_of(wanted, hosting))
-    console.print(f"Sweep{part}: {found}")
+    console.print(f"Sweep{part}: {found}", highlight=False, soft_wrap=True)
     if command.forecast:
-        console.print("\n".join(mine), highlight=False)
+        console.print("\n".join(mine), highlight=False, soft_wrap=True)
 
 
 def _train(mine: Mapping[str, Run], command: SweepCommand, hosting: Hosting) -> int:
@@ -171,5 +171,6 @@ def _report(
     console.print(sheets.table(sheet_of(contrasts(found, names, baseline))))
     picture(found, names, out / "sweep.png")
     pictures.comparison(folders, out / "comparison.png")
-    console.print(f"Pictures: {out / 'sweep.png'}, {out / 'comparison.png'}")
-    console.print(f"Tables: localsgd export {out} --latex table.tex --csv evaluations.csv")
+    places = f"Pictures: {out / 'sweep.png'}, {out / 'comparison.png'}"
+    export = f"Tables: localsgd export {out} --latex table.tex --csv evaluations.csv"
+    console.print(f"{places}\n{export}", highlight=False, soft_wrap=True)
