@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from localsgd.results.numbers import numbers_of
+from localsgd.train.config.run import to_json
 from localsgd.train.engine.assembly import Assembly
 from localsgd.train.engine.observer import Observer
 from localsgd.train.engine.run_folder import Folder
@@ -49,7 +50,7 @@ class Logger(Observer):
         """Closes the log, whether the run has ended or was cut off."""
 
     def started(self, assembly: Assembly) -> None:
-        self.begin(msgspec.to_builtins(assembly.run))
+        self.begin(msgspec.json.decode(to_json(assembly.run)))
         self._open = self._replaying = True
         step = assembly.workers.step
         earlier = [*Folder(self.path).metrics(), *measurements(records(self.path))]
