@@ -10,7 +10,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from experiments import trunk
 from experiments.registry import PASSES, forward_operations
 from experiments.store import Store
 from experiments.study import Job
@@ -19,6 +18,7 @@ from localsgd.train.config.complete import complete_run
 from localsgd.train.config.plan import Plan
 from localsgd.train.config.run import Run
 from localsgd.train.data import tasks
+from localsgd.train.engine.trunk import own_samples
 
 CORE = 50e9
 """Operations a second of one core, in float32, in networks large enough to keep it busy."""
@@ -46,7 +46,7 @@ def seconds(jobs: Sequence[Job], store: Store, known: Known | None = None) -> fl
     for job in jobs:
         record = store.of(job)
         if isinstance(job, TrainJob):
-            total += _samples(job, seen) * _of_sample(job, known) + FIXED
+            total += own_samples(planned(job), seen) * _of_sample(job, known) + FIXED
         elif record is not None and "seconds" in record:
             total += record["seconds"]
         else:
@@ -71,17 +71,6 @@ def planned(job: TrainJob) -> Plan:
     card = tasks.card(job.run.task)
     samples = job.run.train_samples or card.train_size
     return Plan(complete_run(job.run, card), samples)
-
-
-def _samples(job: TrainJob, seen: set[tuple[Run, int]]) -> int:
-    """The samples that this job trains on, without those that earlier jobs share with it."""
-    plan = planned(job)
-    start = 0
-    for step in trunk.milestones(plan):
-        point = trunk.plain(plan.run), step
-        start = step if point in seen else start
-        seen.add(point)
-    return (plan.steps - start) * plan.batch
 
 
 def _of_sample(job: TrainJob, known: Known) -> float:

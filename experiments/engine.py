@@ -15,7 +15,6 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 from rich.console import Console
@@ -23,11 +22,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from experiments.store import Store, canonical
 from experiments.study import Job, Record, Scale
+from localsgd.basics.shards import shard_of
 from localsgd.errors import UserError
 from localsgd.train.engine.execution import Interrupted
 from localsgd.train.launch import end_with
 
-T = TypeVar("T")
 THREADS = "OMP_NUM_THREADS"
 KILLED = "its process was killed, though nothing ran beside it; was there enough memory?"
 
@@ -86,25 +85,12 @@ def distinct(jobs: Iterable[Job]) -> list[Job]:
     return list(found.values())
 
 
-def share(work: Sequence[T], text: str) -> list[T]:
-    """`2/3`: every third piece of work, from the second on. Together all shares have each once."""
-    index, count = _shard(text)
-    return list(work[index - 1 :: count])
-
-
 def share_by_key(jobs: Iterable[Job], text: str) -> list[Job]:
     """A share of jobs that become known, and done, one after the other: a job is in the same share
     whatever is beside it.
     """
-    index, count = _shard(text)
+    index, count = shard_of(text)
     return [job for job in jobs if _number(job) % count == index - 1]
-
-
-def _shard(text: str) -> tuple[int, int]:
-    index, _, count = text.partition("/")
-    if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
-        raise UserError(f"shard {text!r} is not understood; write 1/3, 2/3 or 3/3")
-    return int(index), int(count)
 
 
 def _number(job: Job) -> int:

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from experiments.claims import ALPHA, LEAST_SEEDS, holm
 from experiments.markdown import table
+from localsgd.basics.paired import ALPHA, LEAST_SEEDS, holm
 
 SEED = 0
 DRAWS = 20_000

@@ -16,6 +16,7 @@ from experiments.scales import scale_of
 from experiments.store import RESULTS, Store
 from experiments.studies import studies
 from experiments.study import Job, Scale, ScaleName, Study
+from localsgd.basics.shards import share
 from localsgd.errors import UserError
 from localsgd.train.engine.run_folder import check_place
 
@@ -65,7 +66,7 @@ class Request:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"--{name} {value} cannot be; give 1 or more")
-        engine.share([], self.shard)
+        share([], self.shard)
 
 
 def reproduce(request: Request, console: Console | None = None) -> int:
@@ -98,7 +99,7 @@ def _carry_out(request: Request, wanted: Sequence[Study], console: Console) -> i
     wanted = _designed(wanted, scale, named=bool(request.names))
     store = Store(scale, request.out)
     everything = engine.distinct(job for study in wanted for job in study.jobs(scale))
-    mine = engine.share(everything, request.shard)
+    mine = share(everything, request.shard)
     console.print(showing.forecast(mine, store, _processes(request, mine)))
     for study in wanted:
         whole = _more_than_jobs(study, scale)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from experiments.claims import Test
+    from localsgd.basics.paired import Test
 
 Record = Mapping[str, Any]
 """The result of one job: JSON, without the models."""

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from experiments import made, store, trunk
+from experiments import made, store
 from experiments.study import Record, Workplace
 from experiments.vocabulary import common_words
 from localsgd.errors import UserError
@@ -25,9 +25,11 @@ from localsgd.train.config.run import Run, to_json
 from localsgd.train.data import tasks
 from localsgd.train.data.metric import metric_of
 from localsgd.train.data.task import Task, as_read
+from localsgd.train.engine import trunk
 from localsgd.train.engine.assembly import Assembly, pick_device
 from localsgd.train.engine.evaluation import averaged_model, recalibrate, score
 from localsgd.train.engine.execution import Execution
+from localsgd.train.engine.observer import Observer
 
 FITTED = 5000
 """Training samples, at most, on which the end of a run is judged."""
@@ -79,9 +81,10 @@ class TrainJob:
 
     def _trained(self, run: Run, task: Task, place: Workplace, name: str) -> Record:
         folder = place.scratch / "runs" / name
-        execution = trunk.opened(run, task, folder, trunk.Quiet())
+        execution = trunk.opened(run, task, folder, Observer())
         if execution.assembly.workers.step == 0:
-            trunk.start(execution, place.scratch / self._vocabulary)
+            scratch = place.scratch / self._vocabulary
+            trunk.start(execution, scratch, version=store.CODE)
         summary = execution.train()
         record = _record(execution, summary)
         shutil.rmtree(folder)

@@ -20,6 +20,7 @@ from localsgd.train.data.task import Task
 from localsgd.train.data.tasks.digits import CARD
 from localsgd.train.engine.assembly import Assembly
 from localsgd.train.engine.execution import Execution, prepare
+from localsgd.train.engine.observer import Observer
 
 SAMPLES = 80
 STEPS = 12
@@ -45,26 +46,18 @@ def digits(samples: int = SAMPLES) -> Task:
     return tasks.load("digits").subset(samples)
 
 
-class Silent:
+class Silent(Observer):
     """An observer that calls `at_step` after every step."""
 
     def __init__(self, at_step: Callable[[int], None] = lambda step: None) -> None:
         self.rows: list[dict[str, Any]] = []
         self._at_step = at_step
 
-    def started(self, assembly: Assembly) -> None: ...
-
     def stepped(self, assembly: Assembly) -> None:
         self._at_step(assembly.workers.step)
 
-    @contextmanager
-    def pausing(self, what: str) -> Generator[None]:
-        yield
-
     def evaluated(self, row: dict[str, Any]) -> None:
         self.rows.append(row)
-
-    def finished(self, summary: dict[str, Any]) -> None: ...
 
 
 class Killed(BaseException):

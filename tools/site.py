@@ -37,6 +37,8 @@ REFERENCE = {
     "localsgd.inner": "Inner optimizers and gradient tools",
     "localsgd.landscape": "How flat the loss is",
     "localsgd.cost": "What communication costs",
+    "localsgd.results": "Results of runs, for programs of your own",
+    "localsgd.logs": "Loggers, and observers of your own",
 }
 """Public modules, each with the title of its page."""
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from experiments.claims import OPEN, Test, evidence, holm, verdict
+from experiments.claims import OPEN, verdict
 from experiments.convex.designs import LOCAL_STEPS
 from experiments.convex.tables import Table, cell, spread, worker_counts
 from experiments.logistic.rows import Floats
 from experiments.study import State
+from localsgd.basics.paired import Test, evidence, holm
 
 # "A small number of workers": up to the 16 of the other figure; "very large": the end of the axis.
 SMALL = (1, 2, 4, 8, 16)

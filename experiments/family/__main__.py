@@ -14,10 +14,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress, TimeRemainingColumn
 
-from experiments.engine import share
 from experiments.family import report
 from experiments.family.design import ARMS, SEEDS, TABLE_OF_MOMENTA, settings
 from experiments.family.runner import Kept, carry_out
+from localsgd.basics.shards import share
 from localsgd.errors import UserError
 from localsgd.train.data import tasks
 from localsgd.train.engine.assembly import pick_device

@@ -9,10 +9,10 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from experiments.claims import paired
 from experiments.family.design import ARMS, TABLE_OF_MOMENTA
 from experiments.family.runner import Kept
 from experiments.markdown import table
+from localsgd.basics.paired import paired
 
 REFERENCE = "mini-batch SGD"
 

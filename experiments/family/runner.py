@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.quiet import Quiet
 from experiments.store import origin
 from localsgd.train.config.complete import complete_run
 from localsgd.train.config.run import Run
 from localsgd.train.data.task import Task
 from localsgd.train.engine.execution import prepare
+from localsgd.train.engine.observer import Observer
 
 
 class Kept:
@@ -45,7 +45,7 @@ def carry_out(arm: str, settings: Mapping[str, Any], task: Task, path: Path) -> 
     run = Run(**settings)
     if run.train_samples is not None:
         task = task.subset(run.train_samples)
-    execution = prepare(complete_run(run, task.card), task, path, Quiet())
+    execution = prepare(complete_run(run, task.card), task, path, Observer())
     summary = execution.train()
     assembly = execution.assembly
     return {

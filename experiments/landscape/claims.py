@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from experiments.claims import OPEN, Test, claimed, holm, verdict
+from experiments.claims import OPEN, claimed, verdict
 from experiments.landscape.design import LOCAL_STEPS, MANY, NEAR
 from experiments.landscape.measures import MINI_BATCH, POST_LOCAL, SCRATCH, SMALL
 from experiments.study import State
+from localsgd.basics.paired import Test, holm
 
 Records = list[dict[str, Any]]
 OURS = "other measures of sharpness"

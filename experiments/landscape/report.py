@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from experiments.claims import LEAST_SEEDS, evidence, interest
+from experiments.claims import interest
 from experiments.landscape import design
 from experiments.landscape.claims import (
     Judged,
@@ -22,6 +22,7 @@ from experiments.landscape.figures import FIGURES
 from experiments.landscape.measures import MINI_BATCH, POST_LOCAL, SCRATCH, SHAPES
 from experiments.markdown import spread, table
 from experiments.study import State
+from localsgd.basics.paired import LEAST_SEEDS, evidence
 
 SETS = ("train", "test")
 STATES: tuple[State, ...] = ("reproduced", "not reproduced", "not decidable at this scale")

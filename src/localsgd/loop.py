@@ -13,8 +13,8 @@ loop brings them about; `train` is the trainer's loop, whole.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from localsgd.averaging.inner_state import InnerStates
@@ -58,6 +58,7 @@ class Loop(Generic[GradientsT]):
             schedules will see.
         inner_states: what becomes of the inner optimizers' states at outermost syncs on models.
         steps: that each worker has taken.
+        syncs: how often each level has averaged, on models or on gradients, innermost first.
     """
 
     schedules: Sequence[Schedule]
@@ -69,6 +70,10 @@ class Loop(Generic[GradientsT]):
     exchange: Callable[[], None] = _nothing
     inner_states: InnerStates | None = None
     steps: int = 0
+    syncs: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.syncs = self.syncs or [0] * len(self.schedules)
 
     def open(self) -> None:
         """The rounds that are due open: their schedules are asked. Harmless if none is due."""
@@ -104,6 +109,7 @@ class Loop(Generic[GradientsT]):
             meanwhile()
 
         self.models.average(depth, first=lockstep, meanwhile=close)
+        self._count(range(depth))
         if outermost and lockstep < depth and self.inner_states is not None:
             self.inner_states.follow()
 
@@ -123,15 +129,22 @@ class Loop(Generic[GradientsT]):
         """
         if self.all_averaged and not differ:
             return False
-        self.models.final_average(first=0 if differ else self.position.averaged)
+        first = 0 if differ else self.position.averaged
+        self.models.final_average(first)
+        self._count(range(first, len(self.syncs)))
         self.position.abandon()
         return True
+
+    def _count(self, levels: Iterable[int]) -> None:
+        for level in levels:
+            self.syncs[level] += 1
 
     def state(self) -> dict[str, Any]:
         """Where it is, without models and their levels."""
         states = self.inner_states
         return {
             "steps": self.steps,
+            "syncs": list(self.syncs),
             "position": asdict(self.position),
             "lockstep": self.gradients.lockstep,
             "model_syncs": 0 if states is None else states.syncs,
@@ -140,6 +153,7 @@ class Loop(Generic[GradientsT]):
 
     def load(self, state: Mapping[str, Any]) -> None:
         self.steps = state["steps"]
+        self.syncs = list(state.get("syncs", [0] * len(self.syncs)))  # older ones lack it
         self.position = Position(**copy.deepcopy(state["position"]))
         # If models were averaged, each worker has an inner state of its own.
         self.position.lockstep = min(self.position.lockstep, state["lockstep"])

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from localsgd.cli import main
+from localsgd.cli.comparing import compared
 from localsgd.cli.main import _parse
-from localsgd.cli.training import compared, complete
+from localsgd.cli.training import complete
 from localsgd.train.config.complete import complete_run
 from localsgd.train.config.run import Run, to_json
 from localsgd.train.data.tasks import card

@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 import yaml
 
+from localsgd.basics.shards import share
+from localsgd.cli.forecasting import in_shards, names_in
 from localsgd.cli.main import _parse
-from localsgd.cli.options import ResumeCommand, RunCommand
+from localsgd.cli.options import ResumeCommand, RunCommand, SweepCommand
+from localsgd.cli.sweeping import swept
 from localsgd.train.config.complete import complete_run
 from localsgd.train.data.tasks import card
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-SCRIPTS = ("torchrun.sh", "slurm.sbatch")
+SCRIPTS = ("torchrun.sh", "slurm.sbatch", "sweep.sbatch")
 TORCHRUN = {"NODES": "4", "NODE": "1", "HEAD": "first.machine", "PROCESSES": "2"}
 
 
@@ -85,6 +88,31 @@ def test_slurm_asks_for_as_many_workers_as_tasks(tmp_path: Path) -> None:
     assert isinstance(wanted, RunCommand)
     assert wanted.out == out
     assert processes_of(wanted) == int(head["nodes"]) * int(head["ntasks-per-node"])
+
+
+def test_an_array_trains_every_run_of_a_sweep_once(tmp_path: Path) -> None:
+    """What a task's `srun` is asked for: one process, a shard each, and together all runs."""
+    out = tmp_path / "sweep"
+    settings = ["--task=digits", "--vary", "local_steps=1,4", "lr=0.1,0.2", "--seeds", "0..1"]
+    whole, parts = set(swept(SweepCommand(vary=tuple(settings[2:4]), seeds=("0..1",)))), []
+    for task in (1, 2, 3):
+        array = {"SLURM_ARRAY_TASK_ID": str(task), "SLURM_ARRAY_TASK_COUNT": "3"}
+        words = asked("sweep.sbatch", [str(out), *settings], tmp_path, array)
+        assert words[0] == "--ntasks=1"
+        wanted = command_of(words)
+        assert isinstance(wanted, SweepCommand)
+        assert (wanted.out, wanted.shard, wanted.hosting.quiet) == (out, f"{task}/3", True)
+        runs = swept(wanted)
+        assert set(runs) == whole
+        parts += names_in(share(in_shards(runs, 3), wanted.shard))
+    assert sorted(parts) == sorted(whole)
+    usual = command_of(asked("sweep.sbatch", [str(out)], tmp_path, array))
+    assert len(swept(usual)) == 15
+
+
+def test_an_array_is_needed(tmp_path: Path) -> None:
+    with pytest.raises(subprocess.CalledProcessError):
+        asked("sweep.sbatch", [str(tmp_path)], tmp_path, {})
 
 
 def test_kubernetes_pods_start_a_run_of_their_size(tmp_path: Path) -> None:

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
-from experiments.claims import (
-    EXACT,
-    OPEN,
-    Test,
-    claimed,
-    conclude,
-    corrected,
-    counted_once,
-    evidence,
-    holm,
-    interest,
-    paired,
-    sign_flips,
-    verdict,
-)
+from experiments.claims import OPEN, claimed, conclude, corrected, counted_once, interest, verdict
 from experiments.families import FAMILIES
 from experiments.scales import SCALES
 from experiments.study import Claim, Job, Record, Scale
+from localsgd.basics.paired import Test, evidence, paired
 from localsgd.errors import UserError
 from tests.experiments.jobs import Square
 
@@ -57,14 +42,6 @@ def concluded(differences: tuple[float, ...], **settings: object) -> Claim:
     )
 
 
-def test_an_interval_by_hand() -> None:
-    """Student's t of 2 degrees of freedom is 4.302653 at 97.5 %."""
-    found = paired([1.0, 2.0, 3.0])
-    assert (found.mean, found.deviation, found.n) == (2.0, 1.0, 3)
-    assert found.high - found.mean == pytest.approx(4.302653 / math.sqrt(3), rel=1e-6)
-    assert found.mean - found.low == found.high - found.mean
-
-
 def test_one_difference_decides_nothing_and_none_has_no_mean() -> None:
     found = paired([3.0])
     assert math.isnan(found.low)
@@ -73,20 +50,6 @@ def test_one_difference_decides_nothing_and_none_has_no_mean() -> None:
     assert "too few" in evidence(found)
     with pytest.raises(UserError, match="one for each seed"):
         paired([])
-
-
-def test_p_is_that_of_students_t() -> None:
-    found = Test(ACROSS, -0.5)
-    assert found.p == pytest.approx(stats.ttest_1samp(ACROSS, -0.5).pvalue, rel=1e-12)
-
-
-def test_signs_are_flipped_in_all_ways() -> None:
-    signs = itertools.product((-1, 1), repeat=len(ACROSS))
-    means = [abs(np.dot(flipped, ACROSS)) for flipped in signs]
-    assert sign_flips(ACROSS) == np.mean(np.array(means) >= abs(sum(ACROSS)) - 1e-12)
-    assert sign_flips(ABOVE) == 2 / 2**5
-    many = [1.0 + 0.01 * n for n in range(EXACT + 8)]
-    assert sign_flips(many) == 1e-4
 
 
 def test_a_claim_holds_fails_or_stays_open() -> None:
@@ -138,12 +101,6 @@ def test_signs_take_a_verdict_of_t_back() -> None:
     assert Test(mixed).p < 0.05
     assert Test(mixed).flips > 2 / 2**5
     assert verdict(Test(mixed)) == OPEN
-
-
-def test_holm_by_hand() -> None:
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.9, 0.8]) == [1.0, 1.0]
-    assert holm([]) == []
 
 
 def test_a_family_is_corrected_and_what_is_missing_counts() -> None:
@@ -204,11 +161,6 @@ def test_the_smallest_difference_of_interest_is_named_and_decides_nothing() -> N
     found = concluded(small, least=0.2, unit=" points")
     assert found.state == "reproduced"
     assert "smallest of interest +0.2 points, excluded" in found.evidence
-
-
-def test_evidence_has_mean_interval_and_number() -> None:
-    said = evidence(paired([1.0, 2.0, 3.0]), " points")
-    assert said == "+2 points, 95 % interval -0.484 to +4.48, n = 3"
 
 
 def test_reasons_are_of_known_scales() -> None:

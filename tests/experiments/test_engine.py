@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from experiments.engine import Outcome, Place, carry_out, distinct, is_alone, share
+from experiments.engine import Outcome, Place, carry_out, distinct, is_alone
 from experiments.measured import StepTime
 from experiments.scales import SCALES
 from experiments.store import Store
 from experiments.study import Job, Record, Workplace
+from localsgd.basics.shards import share
 from localsgd.errors import UserError
 from tests.experiments.jobs import Square
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from experiments.claims import OPEN, Test, verdict
+from experiments.claims import OPEN, verdict
 from experiments.power import SHAPES, decided, p_of_signs, p_of_t
+from localsgd.basics.paired import Test
 
 
 @pytest.mark.parametrize("n", [3, 5, 10])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from experiments import engine, trunk, tuning
+from experiments import engine, tuning
 from experiments.arms import arm
 from experiments.engine import Place, carry_out
 from experiments.scales import SCALES
@@ -20,6 +20,7 @@ from experiments.store import Store
 from experiments.study import Job, Record
 from experiments.training import TrainJob
 from localsgd.train.config.run import Run
+from localsgd.train.engine import trunk
 
 SMOKE = SCALES["smoke"]
 SETTINGS: dict[str, Any] = {**SMOKE.ground, "method": "local", "local_steps": (2,)}
@@ -38,13 +39,13 @@ def test_a_second_command_waits_and_finds_what_the_first_has_done(
 
     second = threading.Thread(target=command)
 
-    def stepped(self: trunk.Quiet, assembly: Any) -> None:
+    def stepped(self: trunk.Observer, assembly: Any) -> None:
         if assembly.workers.step == 3 and not second.is_alive():
             second.start()
             time.sleep(0.3)
 
     before = trunk.opened
-    monkeypatch.setattr(trunk.Quiet, "stepped", stepped)
+    monkeypatch.setattr(trunk.Observer, "stepped", stepped)
     monkeypatch.setattr(trunk, "opened", lambda *arguments: opened.append(1) or before(*arguments))
     command()
     second.join()

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from experiments import store, trunk
+from experiments import store
 from experiments.engine import Place
 from experiments.training import TrainJob, data
 from localsgd.train.config.complete import complete_run
 from localsgd.train.config.plan import Plan
 from localsgd.train.config.run import Run
+from localsgd.train.engine import trunk
 
 GROUND: dict[str, Any] = {
     "task": "digits",
@@ -85,12 +86,12 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     one = job(method="local", local_steps=(2,), evaluate_every=0.25)
     whole = done(one, tmp_path / "whole")
 
-    def pulled(self: trunk.Quiet, row: dict[str, Any]) -> None:
+    def pulled(self: trunk.Observer, row: dict[str, Any]) -> None:
         if row["step"] == 13:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(trunk.Quiet, "evaluated", pulled)
+        patched.setattr(trunk.Observer, "evaluated", pulled)
         with pytest.raises(KeyboardInterrupt):
             done(one, tmp_path / "cut")
     assert list(tmp_path.glob("cut/runs/*/checkpoints/step-*"))
@@ -103,14 +104,14 @@ def test_nothing_of_another_version_is_gone_on_from(
 ) -> None:
     """Neither from its trunks nor from a run that it has begun."""
 
-    def pulled(self: trunk.Quiet, row: dict[str, Any]) -> None:
+    def pulled(self: trunk.Observer, row: dict[str, Any]) -> None:
         if row["step"] == 15:
             raise KeyboardInterrupt
 
     one, folders, trunks = job(method="post-local", local_steps=(3,)), [], []
     for code in (store.CODE, store.CODE + 1):
         with monkeypatch.context() as patched:
-            patched.setattr(trunk.Quiet, "evaluated", pulled)
+            patched.setattr(trunk.Observer, "evaluated", pulled)
             patched.setattr(store, "CODE", code)
             with pytest.raises(KeyboardInterrupt):
                 done(one, tmp_path)

@@ -33,6 +33,7 @@ class LastLaunch(msgspec.Struct, frozen=True):
     checkpoint_every: int = Hosting.checkpoint_every
     heartbeat_seconds: float = Hosting.heartbeat_seconds
     timeout_minutes: float = Hosting.timeout_minutes
+    log: str = Hosting.log
 
 
 def keep(path: Path, hosting: Hosting, world: World) -> None:
@@ -43,6 +44,7 @@ def keep(path: Path, hosting: Hosting, world: World) -> None:
         checkpoint_every=hosting.checkpoint_every,
         heartbeat_seconds=hosting.heartbeat_seconds,
         timeout_minutes=hosting.timeout_minutes,
+        log=hosting.log,
     )
     write_whole(path / NAME, msgspec.json.format(msgspec.json.encode(kept)) + b"\n")
 
@@ -61,6 +63,7 @@ def as_before(path: Path, given: ResumeHosting) -> Hosting:
         checkpoint_every=kept.checkpoint_every,
         heartbeat_seconds=kept.heartbeat_seconds,
         timeout_minutes=kept.timeout_minutes,
+        log=kept.log,
     )
     said = {field.name: getattr(given, field.name) for field in fields(given)}
     return replace(before, **{name: value for name, value in said.items() if value is not None})

@@ -17,6 +17,7 @@ from localsgd.basics import starting
 from localsgd.cli.options import (
     Command,
     CompareCommand,
+    ExportCommand,
     LandscapeCommand,
     PlanCommand,
     ReportCommand,
@@ -24,6 +25,7 @@ from localsgd.cli.options import (
     ResumeCommand,
     RunCommand,
     ShowCommand,
+    SweepCommand,
     TasksCommand,
 )
 from localsgd.errors import DIVERGED_EXIT, Diverged, PeerLost, UserError
@@ -95,7 +97,11 @@ def _parse(arguments: list[str]) -> Command:
     """The command; `--config FILE` gives the values that other options override."""
     config = _value_of("--config", arguments)
     base = from_json(Path(config)) if config else Run()
-    commands = {"run": RunCommand(run=base), "compare": CompareCommand(run=base.opened())}
+    commands = {
+        "run": RunCommand(run=base),
+        "compare": CompareCommand(run=base.opened()),
+        "sweep": SweepCommand(run=base.opened()),
+    }
     chosen = commands.get(arguments[0]) if arguments else None
     options = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
     with _mistakes_in_one_line():
@@ -163,14 +169,16 @@ def _value_of(option: str, arguments: Sequence[str]) -> str | None:
 
 def _call(command: Command) -> int:
     # Commands are imported when they are called: torch.distributed's launcher and figures are slow.
-    if isinstance(command, RunCommand | CompareCommand | ResumeCommand):
+    if isinstance(command, RunCommand | ResumeCommand):
         from localsgd.cli import training
 
-        if isinstance(command, RunCommand):
-            return training.run(command)
-        if isinstance(command, CompareCommand):
-            return training.compare(command)
-        return training.resume(command)
+        return (
+            training.run(command) if isinstance(command, RunCommand) else training.resume(command)
+        )
+    if isinstance(command, CompareCommand):
+        from localsgd.cli import comparing
+
+        return comparing.compare(command)
     if isinstance(command, LandscapeCommand):
         from localsgd.cli import measuring
 
@@ -187,6 +195,14 @@ def _call(command: Command) -> int:
         from localsgd.cli import reporting
 
         return reporting.report(command)
+    if isinstance(command, SweepCommand):
+        from localsgd.cli import sweeping
+
+        return sweeping.sweep(command)
+    if isinstance(command, ExportCommand):
+        from localsgd.cli import exporting
+
+        return exporting.export(command)
     from localsgd.cli import showing
 
     if isinstance(command, ShowCommand):

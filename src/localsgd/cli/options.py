@@ -36,6 +36,8 @@ class Hosting:
     watch: str = ""
     """What to measure during training, into watched.jsonl: lambda_max[:EPOCHS[:SAMPLES]],
     drift[:ROUNDS] and noise[:EPOCHS[:SAMPLES]], separated by commas."""
+    log: str = ""
+    """Where to log to: tensorboard, wandb, mlflow or jsonl, or several separated by commas."""
     quiet: bool = False
     """Print nothing but errors."""
 
@@ -61,6 +63,10 @@ class Hosting:
             from localsgd.train.engine.watching import watch
 
             watch(self.watch, Path())
+        if self.log:
+            from localsgd.logs.choice import names_of
+
+            names_of(self.log)
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,8 @@ class ResumeHosting:
     """Time limit of one collective; as before if not given."""
     watch: str = ""
     """What to measure during training; as before if not given."""
+    log: str | None = None
+    """Where to log to; as before if not given, and "" for nowhere."""
     quiet: bool = False
     """Print nothing but errors."""
 
@@ -112,12 +120,67 @@ class CompareCommand:
     hosting: Annotated[Hosting, arg(name="")] = field(default_factory=Hosting)
     methods: tuple[str, ...] = ("mini-batch", "local", "post-local")
     """The methods to compare; `localsgd tasks` lists them."""
-    seeds: tuple[int, ...] = ()
-    """One run of each method per seed; the run's own seed if not given."""
+    vary: tuple[str, ...] = ()
+    """Settings to vary with each method: lr=0.1,0.2 batch=32,64 is a grid, lr/batch=0.1/32,0.2/64
+    a list."""
+    seeds: tuple[str, ...] = ()
+    """One run of each method per seed, such as 0..4 or 0 1 2; the run's own seed if not given."""
     config: Path | None = None
     """A run as JSON to start from."""
     out: Path = Path("runs/compare")
     """The folder for the runs' folders, the table and the picture."""
+
+
+@dataclass(frozen=True)
+class SweepCommand:
+    """Vary settings of a run over seeds, and compare the results with a baseline in a table.
+
+    Finished runs are not run again, and after an interruption the same command continues. Runs that
+    share a first phase train it once, where one process hosts all workers.
+    """
+
+    run: Settings = field(default_factory=Run)
+    hosting: Annotated[Hosting, arg(name="")] = field(default_factory=Hosting)
+    vary: tuple[str, ...] = ()
+    """Settings to vary: local_steps=1,4,16 lr=0.1,0.2 is a grid, local_steps/lr=1/0.1,16/0.2 a
+    list. Values are written as on the command line, such as "local_steps=2 8,4 4"."""
+    seeds: tuple[str, ...] = ("0..2",)
+    """Seeds of every configuration, such as 0..4 or 0 1 2."""
+    baseline: str | None = None
+    """What differences are to, such as local_steps=1; the first value of the first setting if not
+    given. Each configuration is compared with the one that has its own other settings."""
+    shard: str = "1/1"
+    """I/N trains the I-th of N parts of the runs, such as $SLURM_ARRAY_TASK_ID/16."""
+    forecast: bool = False
+    """Only list the runs and say how long they will take."""
+    config: Path | None = None
+    """A run as JSON to start from."""
+    out: Path = Path("runs/sweep")
+    """The folder for the runs' folders and the pictures."""
+
+
+@dataclass(frozen=True)
+class ExportCommand:
+    """Write results of runs to files, for tables and programs of one's own.
+
+    CSV and Parquet are in long form, a line for each run and evaluation. Markdown and LaTeX have a
+    line for each configuration, with mean, deviation and the paired difference to the baseline.
+    """
+
+    folders: Positional[tuple[Path, ...]]
+    """Folders of runs, or of a sweep or a comparison."""
+    csv: Path | None = None
+    """Write CSV to this file."""
+    parquet: Path | None = None
+    """Write Parquet to this file; needs pyarrow."""
+    latex: Path | None = None
+    """Write LaTeX with booktabs to this file."""
+    markdown: Path | None = None
+    """Write Markdown to this file."""
+    by: Literal["configuration", "evaluation"] | None = None
+    """A line for each configuration or for each evaluation, in all files."""
+    baseline: str | None = None
+    """What differences are to, such as local_steps=1; there are none if not given."""
 
 
 @dataclass(frozen=True)
@@ -314,8 +377,10 @@ class PlanCommand:
 Command = (
     Annotated[RunCommand, tyro.conf.subcommand("run")]
     | Annotated[CompareCommand, tyro.conf.subcommand("compare")]
+    | Annotated[SweepCommand, tyro.conf.subcommand("sweep")]
     | Annotated[ResumeCommand, tyro.conf.subcommand("resume")]
     | Annotated[ShowCommand, tyro.conf.subcommand("show")]
+    | Annotated[ExportCommand, tyro.conf.subcommand("export")]
     | Annotated[LandscapeCommand, tyro.conf.subcommand("landscape")]
     | Annotated[TasksCommand, tyro.conf.subcommand("tasks")]
     | Annotated[PlanCommand, tyro.conf.subcommand("plan")]
@@ -335,6 +400,8 @@ def hosting_arguments(hosting: Hosting) -> list[str]:
         arguments.append(f"--data-dir={hosting.data_place}")
     if hosting.watch:
         arguments.append(f"--watch={hosting.watch}")
+    if hosting.log:
+        arguments.append(f"--log={hosting.log}")
     if hosting.quiet:
         arguments.append("--quiet")
     return arguments

@@ -1,14 +1,13 @@
-"""The commands `run`, `compare` and `resume`: executed here, or by processes started here."""
+"""The commands `run` and `resume`: executed here, or by processes started here."""
 
 from __future__ import annotations
 
-import math
 import os
 import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,24 +18,26 @@ from rich.console import Console
 from localsgd.averaging.topology import check_hosting
 from localsgd.cli.last_launch import as_before, keep, processes_of
 from localsgd.cli.options import (
-    CompareCommand,
     Hosting,
     ResumeCommand,
     RunCommand,
     hosting_arguments,
 )
 from localsgd.errors import DIVERGED_EXIT, Diverged, UserError
-from localsgd.show import pictures, tables
+from localsgd.logs.choice import loggers_of
+from localsgd.results.grouping import is_diverged
+from localsgd.show import tables
 from localsgd.show.live import Live
 from localsgd.show.preview import preview
 from localsgd.train.config.complete import complete_run
-from localsgd.train.config.methods import method
-from localsgd.train.config.run import Run, checked, to_json
+from localsgd.train.config.run import Run, to_json
 from localsgd.train.data import tasks
 from localsgd.train.data.task import Task
+from localsgd.train.engine import trunk
 from localsgd.train.engine.assembly import Assembly, pick_device
 from localsgd.train.engine.execution import Execution, prepare
-from localsgd.train.engine.run_folder import Folder, check_place, locked
+from localsgd.train.engine.observer import Observer, Observers
+from localsgd.train.engine.run_folder import Folder, locked
 from localsgd.train.engine.watching import watch, watched
 from localsgd.train.launch import (
     Heartbeat,
@@ -64,7 +65,7 @@ def run(command: RunCommand) -> int:
     Folder.check_new(out)  # on all ranks: if one left alone, the others would wait for it
     if command.quickest:
         completed = _quickest(completed, command.hosting)
-    hosting = _without_auto(command.hosting, [completed])
+    hosting = without_auto(command.hosting, [completed])
 
     def arguments(config: Path) -> list[str]:
         return ["run", f"--config={config}", f"--out={out}"]
@@ -74,11 +75,11 @@ def run(command: RunCommand) -> int:
         return f"localsgd resume {out}" if begun else "the same command"
 
     if starts_processes(hosting, [completed]):
-        return _start(hosting, completed, arguments, again) or _verdict([out])
-    with _here(completed, hosting) as host:
+        return start(hosting, completed, arguments, again) or verdict([out])
+    with here(completed, hosting) as host:
         out = _same_on_all(out, command.out is None)
         host.train(completed, out, resuming=False)
-    return _verdict([out])
+    return verdict([out])
 
 
 def resume(command: ResumeCommand) -> int:
@@ -96,39 +97,14 @@ def resume(command: ResumeCommand) -> int:
         with locked(command.folder):  # one error message, before any process starts
             pass
         arguments, again = ["resume", str(command.folder)], f"localsgd resume {command.folder}"
-        status = _start(hosting, wanted, lambda _: arguments, lambda: again)
-        return status or _verdict([command.folder])
-    with _here(wanted, hosting) as host:
+        status = start(hosting, wanted, lambda _: arguments, lambda: again)
+        return status or verdict([command.folder])
+    with here(wanted, hosting) as host:
         host.train(wanted, command.folder, resuming=True)
-    return _verdict([command.folder])
+    return verdict([command.folder])
 
 
-def compare(command: CompareCommand) -> int:
-    """Trains the methods and seeds that have not ended yet, and shows all of them together."""
-    command.hosting.check()
-    runs = compared(command)
-    _check_comparison(command.out, runs)
-    hosting = _without_auto(command.hosting, list(runs.values()))
-    if starts_processes(hosting, list(runs.values())):
-
-        def arguments(config: Path) -> list[str]:
-            names = ["--methods", *command.methods]
-            seeds = ["--seeds", *map(str, command.seeds)] if command.seeds else []
-            return ["compare", f"--config={config}", f"--out={command.out}", *names, *seeds]
-
-        status = _start(hosting, command.run, arguments, lambda: "the same command")
-    else:
-        with _here(next(iter(runs.values())), hosting) as host:
-            for name, wanted in runs.items():
-                host.train_unless_ended(wanted, command.out / name, title=name)
-        status = 0
-    if status == 0 and find_world().rank == 0 and not is_launched():
-        folders = [Folder(command.out / name) for name in runs]
-        report(command.out, folders, Console(quiet=command.hosting.quiet))
-    return status or _verdict([command.out / name for name in runs])
-
-
-def _verdict(paths: Sequence[Path]) -> int:
+def verdict(paths: Sequence[Path]) -> int:
     """The exit status 0, unless a run has diverged.
 
     A process started by a launcher always returns 0: its launcher looks at the runs.
@@ -139,7 +115,7 @@ def _verdict(paths: Sequence[Path]) -> int:
     if is_launched():
         return 0
     ended = {path: Folder(path).summary() for path in paths}
-    found = [str(path) for path, summary in ended.items() if summary and tables.diverged(summary)]
+    found = [str(path) for path, summary in ended.items() if summary and is_diverged(summary)]
     if not found:
         return 0
     if find_world().rank:
@@ -162,36 +138,6 @@ def complete(wanted: Run) -> Run:
     return complete_run(given, tasks.card(given.task))
 
 
-def compared(command: CompareCommand) -> dict[str, Run]:
-    """The runs of a comparison by the names of their folders.
-
-    Flat methods put all workers on one level, and synchronise as often as the outermost level of
-    hierarchical ones.
-    """
-    wanted = command.run
-    topology = wanted.parsed_topology()
-    given = wanted.local_steps or ((2,) * topology.levels if topology.levels > 1 else (8,))
-    outermost = (math.prod(given),) if len(given) == topology.levels else given
-    runs = {}
-    for seed in command.seeds or (wanted.seed,):
-        for name in command.methods:
-            chosen = method(name)
-            flat = not chosen.several_levels
-            changed = msgspec.structs.replace(
-                wanted,
-                method=name,
-                seed=seed,
-                workers=None,
-                topology=str(topology.workers) if flat else str(topology),
-                local_steps=None if not chosen.uses else outermost if flat else given,
-            )
-            label = f"{name}-seed{seed}" if command.seeds else name
-            runs[label] = complete(checked(changed))
-    if not runs:
-        raise UserError("there are no methods to compare; give some by --methods")
-    return runs
-
-
 def starts_processes(hosting: Hosting, runs: Sequence[Run]) -> bool:
     """Whether this process only starts others; checks that the workers of all `runs` fit them."""
     if hosting.processes is None:
@@ -211,14 +157,14 @@ def _check_alone(option: str) -> None:
         )
 
 
-def _without_auto(hosting: Hosting, runs: Sequence[Run]) -> Hosting:
+def without_auto(hosting: Hosting, runs: Sequence[Run]) -> Hosting:
     """`hosting` with the number that `--processes auto` chooses, which is printed."""
     if hosting.processes != "auto":
         return hosting
     _check_alone("processes auto")
     from localsgd.cli.process_count import choose_processes
 
-    choice = choose_processes(runs, _task(runs[0], hosting))
+    choice = choose_processes(runs, task_of(runs[0], hosting))
     Console(quiet=hosting.quiet).print(str(choice))
     return replace(hosting, processes=choice.processes)
 
@@ -227,16 +173,16 @@ def _quickest(wanted: Run, hosting: Hosting) -> Run:
     _check_alone("quickest")
     from localsgd.cli.process_count import quickest
 
-    return quickest(wanted, _task(wanted, hosting), Console(quiet=hosting.quiet))
+    return quickest(wanted, task_of(wanted, hosting), Console(quiet=hosting.quiet))
 
 
-def _task(wanted: Run, hosting: Hosting, local_rank: int = 0) -> Task:
+def task_of(wanted: Run, hosting: Hosting, local_rank: int = 0) -> Task:
     """The run's data, on this process's device."""
     task = tasks.load(wanted.task, hosting.data_dir, device=pick_device(wanted.device, local_rank))
     return task if wanted.train_samples is None else task.subset(wanted.train_samples)
 
 
-def _start(
+def start(
     hosting: Hosting,
     wanted: Run,
     arguments: Callable[[Path], Sequence[str]],
@@ -260,26 +206,43 @@ class Host:
     world: World
     hosting: Hosting
     heartbeat: Heartbeat
-    task: Task
     console: Console
+    _tasks: dict[tuple[str, int | None, str], Task] = field(default_factory=dict, init=False)
 
     @property
     def loud(self) -> bool:
         return self.world.rank == 0 and not self.hosting.quiet
 
-    def train(self, wanted: Run, path: Path, *, resuming: bool, title: str = "") -> None:
-        """Trains `wanted` to its end."""
-        check_same("configuration", f"{_lines(wanted)}\nout={path}\nwatch={self.hosting.watch}")
+    def train(
+        self,
+        wanted: Run,
+        path: Path,
+        *,
+        resuming: bool,
+        title: str = "",
+        trunks: Path | None = None,
+    ) -> None:
+        """Trains `wanted` to its end.
+
+        Args:
+            resuming: goes on with the run in `path`.
+            title: in front of what it prints; a run without one ends with its table.
+            trunks: folder of the first phases that runs share; each trains its own if not given.
+        """
+        asked = f"watch={self.hosting.watch}\nlog={self.hosting.log}"
+        check_same("configuration", f"{_lines(wanted)}\nout={path}\n{asked}")
         leads = self.world.rank == 0
+        loggers = loggers_of(self.hosting.log, path) if leads else []
         with ExitStack() as held, Live(self.console, quiet=not self.loud, title=title) as live:
             if leads and resuming:
                 held.enter_context(locked(path))
+            shown = Observers(Beating(self.heartbeat), live)
             with self.heartbeat.waiting():
                 execution = prepare(
                     wanted,
-                    self.task,
+                    self.task_of(wanted),
                     path,
-                    Watched(live, self.heartbeat),
+                    Observers(shown, *loggers),
                     resuming=resuming,
                     local_rank=self.world.local_rank,
                     timeout=timedelta(minutes=self.hosting.timeout_minutes),
@@ -293,17 +256,30 @@ class Host:
                 keep(path, self.hosting, self.world)
             if self.loud and resuming:
                 self._print_changed_processes(wanted, Folder(path))
-            if self.loud:
+            if self.loud and trunks is None:
                 self._print_plan(execution)
+            if trunks is not None and execution.assembly.workers.step == 0:
+                trunk.start(execution, trunks, observer=shown)
+            for logger in loggers:
+                held.callback(logger.close)
             execution.train()
         if self.loud and not title:
             self.console.print(tables.run(execution.folder))
             self.console.print(f"Records: {path}")
 
-    def train_unless_ended(self, wanted: Run, path: Path, title: str) -> None:
+    def train_unless_ended(
+        self, wanted: Run, path: Path, title: str, trunks: Path | None = None
+    ) -> None:
         begun = (path / "run.json").is_file()
         if not begun or Folder(path).summary() is None:
-            self.train(wanted, path, resuming=begun, title=title)
+            self.train(wanted, path, resuming=begun, title=title, trunks=trunks)
+
+    def task_of(self, wanted: Run) -> Task:
+        """The run's data, which is read once for all runs of the same."""
+        key = wanted.task, wanted.train_samples, wanted.device
+        if key not in self._tasks:
+            self._tasks[key] = task_of(wanted, self.hosting, self.world.local_rank)
+        return self._tasks[key]
 
     def _print_changed_processes(self, wanted: Run, folder: Folder) -> None:
         before = folder.environment().get("processes", self.world.size)
@@ -320,43 +296,38 @@ class Host:
         self.console.print(preview(assembly.plan, layout=layout, processes=self.world.size))
 
 
-class Watched:
-    """An observer that also sends a heartbeat at every step.
+class Beating(Observer):
+    """Sends a heartbeat at every step.
 
     The first step counts as a pause, since it may compile the model.
     """
 
-    def __init__(self, live: Live, heartbeat: Heartbeat) -> None:
-        self._live = live
+    def __init__(self, heartbeat: Heartbeat) -> None:
         self._heartbeat = heartbeat
         self._until_first_step = ExitStack()
-        self.evaluated = live.evaluated
-        self.finished = live.finished
 
     def started(self, assembly: Assembly) -> None:
         self._until_first_step.enter_context(self._heartbeat.waiting())
-        self._live.started(assembly)
 
     def stepped(self, assembly: Assembly) -> None:
         self._until_first_step.close()
         self._heartbeat.beat(assembly.workers.step)
-        self._live.stepped(assembly)
 
     @contextmanager
     def pausing(self, what: str) -> Generator[None]:
-        with self._heartbeat.waiting(), self._live.pausing(what):
+        with self._heartbeat.waiting():
             yield
 
 
 @contextmanager
-def _here(wanted: Run, hosting: Hosting) -> Generator[Host]:
+def here(wanted: Run, hosting: Hosting) -> Generator[Host]:
     device = pick_device(wanted.device)
     with (
         joined(device.type, timeout_seconds=60 * hosting.timeout_minutes) as world,
         Heartbeat(world, hosting.heartbeat_seconds) as heartbeat,
     ):
-        task = _task(wanted, hosting, world.local_rank)
-        host = Host(world, hosting, heartbeat, task, Console())
+        host = Host(world, hosting, heartbeat, Console())
+        host.task_of(wanted)  # refused here if it isn't there
         if host.loud and not world.on_one_machine:
             host.console.print(TRUST)
         yield host
@@ -375,23 +346,3 @@ def _same_on_all(out: Path, chosen_here: bool) -> Path:
     if not chosen_here or not dist.is_initialized():
         return out
     return Path(os.fsdecode(gather_bytes(os.fsencode(out))[0]))
-
-
-def _check_comparison(out: Path, runs: dict[str, Run]) -> None:
-    """Refuses a folder that can't be written, or that has runs of another comparison."""
-    check_place(out)
-    for name, wanted in runs.items():
-        path = out / name
-        if (path / "run.json").is_file() and Folder(path).run != wanted:
-            raise UserError(
-                f"{path} holds a run with other settings; give another folder with --out, "
-                "or the settings that it was begun with"
-            )
-
-
-def report(out: Path, folders: Sequence[Folder], console: Console) -> None:
-    """The table and the pictures of a comparison."""
-    console.print(tables.comparison(folders))
-    console.print(pictures.text(folders))
-    pictures.comparison(folders, out / "comparison.png")
-    console.print(f"Picture: {out / 'comparison.png'}")

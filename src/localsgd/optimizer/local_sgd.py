@@ -26,6 +26,7 @@ from localsgd.optimizer.gradient_averaging import GradientAveraging
 from localsgd.optimizer.guards import Guards
 from localsgd.optimizer.inner_optimizer import check_inner, makes_state
 from localsgd.optimizer.join import refuse_join
+from localsgd.optimizer.metrics import metrics_of
 from localsgd.optimizer.model_levels import ModelLevels
 from localsgd.optimizer.not_finite import go_on_from_mean, leave_out_step
 from localsgd.optimizer.peer_errors import others_named_lost
@@ -217,6 +218,29 @@ class LocalSGD(Wrapping):
     def steps(self) -> int:
         """Local steps taken, with those that a `GradScaler` has skipped."""
         return self._loop.steps
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers of this rank for any logger: `logger.log(optimizer.metrics())`.
+
+        A flat dict of ints and floats. It starts no collective and waits for no device, so one rank
+        alone may ask, after any step.
+
+            steps                     local steps taken
+            local_steps_level_1, ...  H of the round at hand: local steps at level 1, the innermost;
+                                      outside it, rounds of the level inside
+            syncs_level_1, ...        how often each level has averaged models or gradients
+            sent_bytes                payload that a member has handed over, of all levels;
+                                      sent_bytes_level_1, ... by level
+            arrived_bytes, ...        bytes that have arrived at a member (modelled)
+            waited_seconds, ...       seconds that this rank has waited in collectives
+            collectives, ...          collectives started
+            learning_rate             of the first parameter group; learning_rate_group_2, ... of
+                                      the others
+
+        A rate that lies on a GPU is left out. How far workers have drifted apart is not in it: that
+        takes a collective, as it is known only once all models have met.
+        """
+        return metrics_of(self._loop, self.ledger, self.inner)
 
     def __repr__(self) -> str:
         lengths = self._loop.position.lengths

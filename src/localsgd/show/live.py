@@ -20,12 +20,13 @@ from localsgd.basics.units import count, duration, plural, size
 from localsgd.show.remaining import Pace
 from localsgd.train.data.metric import metric_of
 from localsgd.train.engine.assembly import Assembly
+from localsgd.train.engine.observer import Observer
 
 REFRESH_SECONDS = 0.25
 """Least time between two pictures on a terminal."""
 
 
-class Live:
+class Live(Observer):
     """An `Observer` that shows the run's progress on `console`.
 
     A step costs a look at the clock; the losses, which may lie on a device, are read at most four

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localsgd.show import grouping
+from localsgd.results import grouping
+from localsgd.results.grouping import Group, Point
 from localsgd.show.canvas import bytes_axis, canvas, look, quality_axis
-from localsgd.show.grouping import Group, Point
 from localsgd.train.data.metric import Metric
 from localsgd.train.engine.run_folder import Folder
 

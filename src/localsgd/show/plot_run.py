@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localsgd.landscape.figures.style import COLOURS
+from localsgd.results.grouping import Record
+from localsgd.results.labels import level_name, local_steps
 from localsgd.show.canvas import canvas, plain_log_axis, quality_axis
 from localsgd.show.forecast import foreseen, sync_steps
-from localsgd.show.grouping import Record
-from localsgd.show.labels import level_name, local_steps
 from localsgd.train.config.plan import Plan
 from localsgd.train.engine.run_folder import Folder
 

@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from localsgd.basics.units import count, percent, plural, size
+from localsgd.results.labels import beyond_averaging, level_name
 from localsgd.rows.layout import Layout
 from localsgd.show.forecast import Phase, foreseen, phases, syncs
-from localsgd.show.labels import beyond_averaging, level_name
 from localsgd.show.sending import Sent, sent
 from localsgd.show.sparklines import sparkline
 from localsgd.train.config.learning_rate import StepDecay

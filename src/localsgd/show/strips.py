@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from localsgd.basics.units import size
-from localsgd.show import grouping
-from localsgd.show.grouping import Group
+from localsgd.results import grouping
+from localsgd.results.grouping import Group
 from localsgd.show.sparklines import block, shorten
 from localsgd.train.data.metric import Metric
 from localsgd.train.engine.run_folder import Folder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -15,9 +14,9 @@ from rich.text import Text
 
 from localsgd.averaging.topology import Topology
 from localsgd.basics.units import count, duration, plural, size
-from localsgd.show import grouping
-from localsgd.show.grouping import Group, Record, Spread
-from localsgd.show.labels import beyond_averaging, level_name, local_steps
+from localsgd.results import grouping
+from localsgd.results.grouping import Group, Record, Spread, is_diverged
+from localsgd.results.labels import beyond_averaging, level_name, local_steps
 from localsgd.show.narrow import Fitting
 from localsgd.show.sparklines import thin
 from localsgd.train.config.methods import method
@@ -234,7 +233,7 @@ def _result(record: Record) -> Iterator[tuple[str, str]]:
     epoch = "" if last["best_epoch"] is None else f" at epoch {last['best_epoch']:.1f}"
     best = f"best {metric.words(last[metric.best], 2)}{epoch}"
     own = f"; local models {metric.words(local, 2)}" if local is not None else ""
-    if diverged(last):
+    if is_diverged(last):
         yield "diverged", f"{DIVERGED}; {LOWER}"
     yield "result", f"test {metric.name} {metric.words(last[metric.key], 2)}; {best}{own}"
     yield (
@@ -243,11 +242,6 @@ def _result(record: Record) -> Iterator[tuple[str, str]]:
         f"({count(last['samples'] / max(last['seconds'], 1e-9))} a second)"
         + "".join(f"; {what} {duration(spent)}" for what, spent in last.get("paused", {}).items()),
     )
-
-
-def diverged(summary: Mapping[str, Any]) -> bool:
-    """Whether a run has diverged; in old records only the loss shows it."""
-    return summary.get("diverged", False) or not math.isfinite(summary["test_loss"])
 
 
 def _state(record: Record) -> Iterator[tuple[str, str]]:

@@ -130,6 +130,35 @@ class Metered:
             self.entry.seconds += time.perf_counter() - start
 
 
+def by_level(name: str, values: Sequence[float]) -> dict[str, float]:
+    """Values of the levels under flat names; level 1 is the innermost.
+
+    >>> by_level("syncs", [8, 2])
+    {'syncs_level_1': 8, 'syncs_level_2': 2}
+    """
+    return {f"{name}_level_{level}": value for level, value in enumerate(values, start=1)}
+
+
+def traffic(ledger: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """A ledger's state as flat numbers: of all levels together, then of each.
+
+    `sent_bytes` and `arrived_bytes` (modelled) are of one member of a level, `waited_seconds` of
+    this process, and `collectives` a count.
+    """
+    names = {
+        "sent_bytes": "bytes",
+        "arrived_bytes": "arrived",
+        "waited_seconds": "seconds",
+        "collectives": "calls",
+    }
+    found: dict[str, float] = {}
+    for name, key in names.items():
+        values = [entry[key] for entry in ledger if key in entry]
+        if values:
+            found |= {name: sum(values), **by_level(name, values)}
+    return found
+
+
 def _member_bytes(x: Tensor) -> int:
     """The bytes of one hosted member's part of `x [g, m, ...]`."""
     return x.nbytes // (x.shape[0] * x.shape[1])

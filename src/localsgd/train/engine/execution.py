@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -29,6 +29,7 @@ from localsgd.train.engine import checkpoints
 from localsgd.train.engine.assembly import Assembly, assemble, pick_device
 from localsgd.train.engine.environment import environment
 from localsgd.train.engine.evaluation import averaged_model, local_score, score
+from localsgd.train.engine.observer import Observer
 from localsgd.train.engine.run_folder import Folder
 from localsgd.train.engine.watching import Watching
 from localsgd.train.launch.equal_arguments import check_same
@@ -37,22 +38,6 @@ from localsgd.wire.metered import Waiting
 
 class Interrupted(Exception):
     """The run was asked to stop. Its text says how to continue."""
-
-
-class Observer(Protocol):
-    """An observer of a run. Every process calls it."""
-
-    def started(self, assembly: Assembly) -> None: ...
-
-    def stepped(self, assembly: Assembly) -> None: ...
-
-    def pausing(self, what: str) -> Any:
-        """A context for something that is no local step: evaluation, saving."""
-        ...
-
-    def evaluated(self, row: dict[str, Any]) -> None: ...
-
-    def finished(self, summary: dict[str, Any]) -> None: ...
 
 
 @dataclass
@@ -118,7 +103,7 @@ class Execution:
         step = self.assembly.workers.step
         if self.watching.due(self.assembly):
             with self._off_the_clock("measuring"):
-                self.watching.measure(self.assembly)
+                self.observer.measured(self.watching.measure(self.assembly))
         if step in self._due:
             with self._off_the_clock("evaluating"):
                 self._evaluate()
@@ -151,6 +136,7 @@ class Execution:
             "test_loss": result.loss,
             metric.key: metric.of(result.loss, result.accuracy),
             "lr": assembly.plan.learning_rate(max(0, step - 1)),
+            "local_steps": list(assembly.position.lengths),
             "syncs": assembly.syncs,
             "ledger": assembly.ledger.state(),
             "seconds": self.seconds,

@@ -176,8 +176,8 @@ class Watching:
     def due(self, assembly: Assembly) -> bool:
         return any(watcher.due(assembly) for watcher in self.watchers)
 
-    def measure(self, assembly: Assembly) -> None:
-        """Makes and records the measurements that are due."""
+    def measure(self, assembly: Assembly) -> Records:
+        """Makes, records and returns the measurements that are due."""
         found = [
             record
             for watcher in self.watchers
@@ -186,6 +186,7 @@ class Watching:
         ]
         if assembly.placement.rank == 0:
             add_lines(self.path / FILE, found)
+        return found
 
 
 def watch(what: str, path: Path) -> Watching:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,7 +12,7 @@ import msgspec
 
 from localsgd.averaging.topology import Topology
 from localsgd.errors import UserError
-from localsgd.show.labels import local_steps
+from localsgd.results.labels import local_steps, plain
 from localsgd.train.config.methods import method
 from localsgd.train.config.run import Run
 from localsgd.train.data.metric import ACCURACY, Metric, metric_of
@@ -53,6 +53,11 @@ class Record:
     def metric(self) -> Metric:
         """The metric of the run's model."""
         return metric_of(self.last)
+
+
+def is_diverged(summary: Mapping[str, Any]) -> bool:
+    """Whether a run has diverged; in old records only the loss shows it."""
+    return summary.get("diverged", False) or not math.isfinite(summary["test_loss"])
 
 
 @dataclass(frozen=True)
@@ -158,14 +163,23 @@ def groups(folders: Sequence[Folder]) -> list[Group]:
         key = msgspec.json.encode(_settings(record.run) | {"seed": 0}).decode()
         found.setdefault(key, []).append(record)
     settings = [_settings(records[0].run) for records in found.values()]
-    differing = [
-        name
-        for name in (settings[0] if settings else {})
-        if name not in IN_TABLE and _differs([values[name] for values in settings])
-    ]
+    differing = [name for name in _differing(settings) if name not in IN_TABLE]
     return [
         Group(_label(values, differing), tuple(records))
         for values, records in zip(settings, found.values(), strict=True)
+    ]
+
+
+def differing(groups: Sequence[Group]) -> list[str]:
+    """The settings in which groups differ; those that a method does not read are left out."""
+    return _differing([_settings(group.run) for group in groups])
+
+
+def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [
+        name
+        for name in (settings[0] if settings else {})
+        if name != "seed" and _differs([values[name] for values in settings])
     ]
 
 
@@ -185,11 +199,5 @@ def _differs(values: list[Any]) -> bool:
 
 
 def _label(values: dict[str, Any], differing: Sequence[str]) -> str:
-    extras = [f"{name} {_plain(values[name])}" for name in differing if values[name] is not None]
+    extras = [f"{name} {plain(values[name])}" for name in differing if values[name] is not None]
     return ", ".join([values["method"], *extras])
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return " ".join(map(_plain, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localsgd.show.grouping import Spread, groups
+from localsgd.results.grouping import Spread, groups
 from tests.show.records import ROW_BYTES, folder_of
 
 

@@ -16,6 +16,7 @@ import os
 import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,13 @@ import msgspec
 import torch
 from torch import Tensor
 
-from experiments import store
-from experiments.quiet import Quiet
 from localsgd.train.config.plan import Plan
 from localsgd.train.config.run import Run, to_json
 from localsgd.train.data import tasks
 from localsgd.train.data.task import Task
 from localsgd.train.engine.assembly import Assembly
 from localsgd.train.engine.execution import Execution, evaluation_steps, prepare
+from localsgd.train.engine.observer import Observer, Observers
 from localsgd.version import __version__
 
 CHECKPOINT_EVERY = 4
@@ -41,21 +41,30 @@ class Reached(Exception):
     """A run is where it was to stop."""
 
 
-class Until(Quiet):
-    """Stops a run after a step, once that step has been evaluated where it is due."""
+class Until(Observers):
+    """Stops a run after a step, once that step has been evaluated where it is due.
 
-    def __init__(self, step: int) -> None:
+    Args:
+        step: the last one.
+        observer: is told what happens until then.
+    """
+
+    def __init__(self, step: int, observer: Observer) -> None:
+        super().__init__(observer)
         self._step = step
         self._evaluating = False
 
     def started(self, assembly: Assembly) -> None:
+        super().started(assembly)
         self._evaluating = self._step in evaluation_steps(assembly.plan)
 
     def stepped(self, assembly: Assembly) -> None:
+        super().stepped(assembly)
         if assembly.workers.step == self._step and not self._evaluating:
             raise Reached
 
     def evaluated(self, row: dict[str, Any]) -> None:
+        super().evaluated(row)
         if row["step"] == self._step:
             raise Reached
 
@@ -77,15 +86,40 @@ def _plain_until(plan: Plan) -> int:
     return plan.switch if "switch" in plan.method.uses else 0
 
 
-def start(execution: Execution, scratch: Path) -> None:
-    """Puts a new run at its last milestone, trained for it or by another before it."""
+def own_samples(plan: Plan, seen: set[tuple[Run, int]]) -> int:
+    """The samples that a run trains on, without those that it shares with runs before it.
+
+    Args:
+        plan: of the run.
+        seen: trunks of the runs before; those of this one are added.
+    """
+    start = 0
+    for step in milestones(plan):
+        point = plain(plan.run), step
+        start = step if point in seen else start
+        seen.add(point)
+    return (plan.steps - start) * plan.batch
+
+
+def start(
+    execution: Execution, scratch: Path, *, version: object = "", observer: Observer | None = None
+) -> None:
+    """Puts a new run at its last milestone, trained for it or by another before it.
+
+    Nothing happens if the run's workers live in several processes.
+
+    Args:
+        execution: of the run, at its first step.
+        scratch: the folder of the trunks, which may be removed at any time.
+        version: of the numbers: trunks of another one are not gone on from.
+        observer: watches the trunk as it trains.
+    """
     assembly = execution.assembly
     steps = milestones(assembly.plan)
-    if not steps:
+    if not steps or not execution.alone:
         return
-    trunk = plain(assembly.run)
-    path = _trained(trunk, assembly.task, steps, scratch / "trunks")
-    _thaw(execution, torch.load(path, weights_only=True))
+    maker = _Maker(plain(assembly.run), assembly.task, scratch / "trunks", version, observer)
+    _thaw(execution, torch.load(maker.trained(steps), weights_only=True))
 
 
 def plain(run: Run) -> Run:
@@ -99,32 +133,51 @@ def plain(run: Run) -> Run:
     )
 
 
-def _trained(run: Run, task: Task, steps: list[int], folder: Path) -> Path:
-    """The file of the trunk at the last of `steps`, made where it is missing."""
-    path = folder / f"{_digest(run, task)}-{steps[-1]:08d}.pt"
-    folder.mkdir(parents=True, exist_ok=True)
-    with alone(path.with_suffix(".lock")):
-        if not path.exists():
-            earlier = _trained(run, task, steps[:-1], folder) if steps[1:] else None
-            _train(run, task, steps[-1], earlier, path)
-    return path
+@dataclass(frozen=True)
+class _Maker:
+    """Makes the trunks of one plain run."""
+
+    run: Run
+    task: Task
+    folder: Path
+    version: object
+    observer: Observer | None
+
+    def trained(self, steps: list[int]) -> Path:
+        """The file of the trunk at the last of `steps`, made where it is missing."""
+        path = self.folder / f"{self._digest}-{steps[-1]:08d}.pt"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with alone(path.with_suffix(".lock")):
+            if not path.exists():
+                earlier = self.trained(steps[:-1]) if steps[1:] else None
+                self._train(steps[-1], earlier, path)
+        return path
+
+    def _train(self, step: int, earlier: Path | None, path: Path) -> None:
+        folder = path.with_suffix(".run")
+        until = Until(step, self.observer or Observer())
+        execution = opened(self.run, self.task, folder, until)
+        if earlier is not None and execution.assembly.workers.step == 0:
+            _thaw(execution, torch.load(earlier, weights_only=True))
+        try:
+            execution.train()
+        except Reached:
+            partial = path.with_suffix(".partial")
+            torch.save(_frozen(execution), partial)
+            os.replace(partial, path)
+        shutil.rmtree(folder)
+
+    @property
+    def _digest(self) -> str:
+        """A digest of the run and the version of the numbers, and of an unusual amount of data."""
+        run, task = self.run, self.task
+        usual = run.train_samples or tasks.card(run.task).train_size
+        size = "" if task.train_size == usual else f"-{task.train_size}-{task.classes}"
+        version = f"{__version__}-{self.version}"
+        return hashlib.sha256(to_json(run) + f"{version}{size}".encode()).hexdigest()[:16]
 
 
-def _train(run: Run, task: Task, step: int, earlier: Path | None, path: Path) -> None:
-    folder = path.with_suffix(".run")
-    execution = opened(run, task, folder, Until(step))
-    if earlier is not None and execution.assembly.workers.step == 0:
-        _thaw(execution, torch.load(earlier, weights_only=True))
-    try:
-        execution.train()
-    except Reached:
-        partial = path.with_suffix(".partial")
-        torch.save(_frozen(execution), partial)
-        os.replace(partial, path)
-    shutil.rmtree(folder)
-
-
-def opened(run: Run, task: Task, folder: Path, observer: Quiet) -> Execution:
+def opened(run: Run, task: Task, folder: Path, observer: Observer) -> Execution:
     """A run in that folder, which goes on where it was cut off."""
     begun = (folder / "run.json").is_file()
     if not begun:
@@ -180,14 +233,6 @@ def _whole(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.clone()
     return {key: _whole(item) for key, item in value.items()} if isinstance(value, dict) else value
-
-
-def _digest(run: Run, task: Task) -> str:
-    """A digest of the run and the version of the numbers, and of an unusual amount of data."""
-    usual = run.train_samples or tasks.card(run.task).train_size
-    size = "" if task.train_size == usual else f"-{task.train_size}-{task.classes}"
-    version = f"{__version__}-{store.CODE}"
-    return hashlib.sha256(to_json(run) + f"{version}{size}".encode()).hexdigest()[:16]
 
 
 @contextmanager

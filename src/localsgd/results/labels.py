@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from localsgd.averaging.topology import Topology
 from localsgd.basics.units import plural
 from localsgd.train.config.methods import method
@@ -57,3 +59,10 @@ def beyond_averaging(run: Run) -> list[str]:
     if run.slowdown:
         found.append(f"slowdown {' '.join(f'{factor:g}' for factor in run.slowdown)}")
     return found
+
+
+def plain(value: Any) -> str:
+    """A setting's value in words: `2 8`, `0.1`."""
+    if isinstance(value, list | tuple):
+        return " ".join(map(plain, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

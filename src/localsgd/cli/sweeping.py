@@ -1,0 +1,176 @@
+"""The command `sweep`: settings varied over seeds, and compared with a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from localsgd.basics.shards import shard_of, share
+from localsgd.basics.units import plural
+from localsgd.cli.comparing import check_runs, check_varied, folder_name
+from localsgd.cli.forecasting import forecast, in_shards, names_in
+from localsgd.cli.options import Hosting, SweepCommand
+from localsgd.cli.training import (
+    complete,
+    here,
+    start,
+    starts_processes,
+    task_of,
+    verdict,
+    without_auto,
+)
+from localsgd.errors import UserError
+from localsgd.results.contrasts import contrasts
+from localsgd.results.grouping import groups
+from localsgd.results.sheet import sheet_of
+from localsgd.show import pictures, sheets
+from localsgd.show.plot_sweep import sweep as picture
+from localsgd.train.config.run import Run
+from localsgd.train.config.vary import Point, point, points, seeds_of
+from localsgd.train.data import tasks
+from localsgd.train.engine.run_folder import Folder
+from localsgd.train.launch import find_world, is_launched
+
+TRUNKS = ".trunks"
+"""Folder of the first phases that runs share."""
+
+
+def sweep(command: SweepCommand) -> int:
+    """Trains the runs of this shard that have not ended; shows all once they have."""
+    command.hosting.check()
+    runs, varied = swept(command), points(command.vary)
+    baseline = baseline_of(command, varied)
+    check_runs(command.out, runs)
+    _, count = shard_of(command.shard)
+    mine = {name: runs[name] for name in names_in(share(in_shards(runs, count), command.shard))}
+    hosting = without_auto(command.hosting, list(runs.values()))
+    console = Console(quiet=hosting.quiet or find_world().rank > 0 or is_launched())
+    _foretell(mine, command, hosting, console)
+    if command.forecast:
+        return 0
+    status = _train(mine, command, hosting)
+    if status == 0:
+        _report(command.out, runs, list(varied[0].values), baseline, console)
+    return status or verdict([command.out / name for name in mine])
+
+
+def swept(command: SweepCommand) -> dict[str, Run]:
+    """The completed runs of a sweep by the names of their folders; configurations in order, seed
+    by seed.
+
+    Raises:
+        UserError: a setting or a value can't be, has no effect, or gives a run twice.
+    """
+    if not command.vary:
+        raise UserError("sweep has nothing to vary; write --vary local_steps=1,4,16 lr=0.1,0.2")
+    varied, seeds = points(command.vary), seeds_of(command.seeds)
+    if not seeds:
+        raise UserError("sweep needs seeds; write --seeds 0..4")
+    runs: dict[str, Run] = {}
+    for seed in seeds:
+        for choice in varied:
+            changed = msgspec.structs.replace(choice.of(command.run), seed=seed)
+            runs[f"{folder_name(choice)}-seed{seed}"] = _completed(changed, choice)
+    check_varied(runs, varied)
+    judged = {tasks.card(wanted.task).metric.name for wanted in runs.values()}
+    if len(judged) > 1:
+        raise UserError(
+            f"tasks judged by {' and by '.join(sorted(judged))} can't be compared; sweep them apart"
+        )
+    return runs
+
+
+def _completed(wanted: Run, choice: Point) -> Run:
+    try:
+        return complete(wanted)
+    except UserError as error:
+        raise UserError(f"{choice.name}: {error}") from None
+
+
+def baseline_of(command: SweepCommand, varied: Sequence[Point]) -> Point:
+    """The settings that differences are to: those named, else the first of the first axis."""
+    if command.baseline is None:
+        first = command.vary[0].partition("=")[0].split("/")
+        return point({name: varied[0].words[name] for name in first})
+    chosen = named(command.baseline)
+    for name in chosen.values:
+        if name not in varied[0].values:
+            raise UserError(f"--baseline names {name}, which is not varied; name one that is")
+    if not any(chosen.values.items() <= choice.values.items() for choice in varied):
+        raise UserError(
+            f"--baseline {command.baseline} is not among the runs: "
+            + "; ".join(dict.fromkeys(choice.name for choice in varied))
+        )
+    return chosen
+
+
+def named(text: str) -> Point:
+    """The settings in a text such as `local_steps=1,lr=0.1`."""
+    words: dict[str, str] = {}
+    for part in text.split(";" if ";" in text else ","):
+        name, is_there, word = part.partition("=")
+        if not is_there or not word or name.strip() in words:
+            raise UserError(f"--baseline {text!r} is not understood; write local_steps=1,lr=0.1")
+        words[name.strip()] = word.strip()
+    return point(words)
+
+
+def _foretell(
+    mine: Mapping[str, Run], command: SweepCommand, hosting: Hosting, console: Console
+) -> None:
+    """The forecast, before anything is trained. Others who take part say nothing."""
+    if console.quiet:
+        return
+    folders = {name: Folder(command.out / name) for name in mine}
+    processes = find_world().size if hosting.processes is None else int(hosting.processes)
+    part = "" if command.shard == "1/1" else f" (shard {command.shard})"
+    found = forecast(mine, folders, processes, lambda wanted: task_of(wanted, hosting))
+    console.print(f"Sweep{part}: {found}", highlight=False, soft_wrap=True)
+    if command.forecast:
+        console.print("\n".join(mine), highlight=False, soft_wrap=True)
+
+
+def _train(mine: Mapping[str, Run], command: SweepCommand, hosting: Hosting) -> int:
+    if starts_processes(hosting, list(mine.values())):
+
+        def arguments(config: Path) -> list[str]:
+            return [
+                *("sweep", f"--config={config}", f"--out={command.out}"),
+                *("--vary", *command.vary, "--seeds", *command.seeds),
+                f"--shard={command.shard}",
+            ]
+
+        return start(hosting, command.run, arguments, lambda: "the same command")
+    due = {name: run for name, run in mine.items() if Folder(command.out / name).summary() is None}
+    if due:
+        with here(next(iter(due.values())), hosting) as host:
+            for name, wanted in due.items():
+                trunks = command.out / TRUNKS
+                host.train_unless_ended(wanted, command.out / name, title=name, trunks=trunks)
+    return 0
+
+
+def _report(
+    out: Path, runs: Mapping[str, Run], names: Sequence[str], baseline: Point, console: Console
+) -> None:
+    """The table and the pictures, once all runs of all shards have ended."""
+    if find_world().rank or is_launched():
+        return
+    folders = [Folder(out / name) for name in runs]
+    left = sum(folder.summary() is None for folder in folders)
+    if left:
+        console.print(
+            f"{plural(left, 'run')} of {len(runs)} are not done yet; the same command without "
+            "--shard shows the results then"
+        )
+        return
+    found = groups(folders)
+    console.print(sheets.table(sheet_of(contrasts(found, names, baseline))))
+    picture(found, names, out / "sweep.png")
+    pictures.comparison(folders, out / "comparison.png")
+    places = f"Pictures: {out / 'sweep.png'}, {out / 'comparison.png'}"
+    export = f"Tables: localsgd export {out} --latex table.tex --csv evaluations.csv"
+    console.print(f"{places}\n{export}", highlight=False, soft_wrap=True)

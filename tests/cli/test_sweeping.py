@@ -1,0 +1,145 @@
+"""`localsgd sweep`: runs, shards, interruptions, shared first phases, table and pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from localsgd.cli import main
+from localsgd.train.engine.run_folder import Folder
+from localsgd.train.launch import ending
+from tests.cli.conftest import TINY, Command, Ranks, same_end
+
+SWEEP = ("sweep", *TINY, "--method", "post-local", "--vary", "local_steps=2,3", "--seeds", "0..1")
+NAMES = [f"local_steps={h}-seed{seed}" for seed in (0, 1) for h in (2, 3)]
+
+
+@pytest.fixture(scope="module")
+def swept(command: Command, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a sweep, and what it printed."""
+    out = tmp_path_factory.mktemp("swept") / "here"
+    ended = command(*SWEEP, "--out", out)
+    assert (ended.status, ended.err) == (0, "")
+    return out, ended.out
+
+
+def test_forecast_table_and_pictures(swept: tuple[Path, str]) -> None:
+    out, said = swept
+    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == [
+        ".trunks",
+        *sorted(NAMES),
+    ]
+    assert said.startswith("Sweep: 4 runs: about ")
+    assert "; first phases that runs share save" in said
+    for word in ("local_steps", "deviation", "95 % interval", "baseline", "Pictures:"):
+        assert word in said
+    for name in ("sweep.png", "comparison.png"):
+        assert (out / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_shared_first_phase_is_trained_once_and_changes_no_bit(
+    command: Command, swept: tuple[Path, str], whole: Path
+) -> None:
+    """Of the tiny run, which is one of the sweep's."""
+    out, _ = swept
+    assert same_end(out / "local_steps=3-seed0", whole)
+    assert len(list((out / ".trunks").rglob("*.pt"))) == 2  # one of each seed, at the switch
+
+
+def test_the_same_command_trains_nothing_twice(command: Command, swept: tuple[Path, str]) -> None:
+    out, said = swept
+    before = {path: path.stat().st_mtime_ns for path in out.glob("*/*")}
+    ended = command(*SWEEP, "--out", out)
+    assert ended.status == 0
+    assert {path: path.stat().st_mtime_ns for path in out.glob("*/*")} == before
+    assert ended.out.startswith("Sweep: 4 runs, 4 of them done\n")
+    table = ended.out.partition("\n")[2]
+    assert said.endswith(table)
+
+
+def test_cut_off_it_goes_on_in_shards_and_the_whole_shows_the_table(
+    command: Command, swept: tuple[Path, str], tmp_path: Path
+) -> None:
+    """The first shard is cut off in the first phase, and again in the second run."""
+    out = tmp_path / "cut"
+    first, second = ((*SWEEP, "--out", out, "--shard", f"{part}/2") for part in (1, 2))
+    assert command(*first, at_step=(3, "SIGKILL")).status == -9
+    assert command(*first, at_step=(9, "SIGKILL")).status == -9
+    ended = command(*first)
+    assert ended.status == 0
+    assert "2 runs of 4 are not done yet" in ended.out
+    assert {name for name in NAMES if (out / name).exists()} == set(NAMES[:2])  # of one seed
+    assert "95 % interval" in command(*second).out
+    assert command(*SWEEP, "--out", out).out.startswith("Sweep: 4 runs, 4 of them done")
+    for name in NAMES:
+        assert same_end(out / name, swept[0] / name)
+
+
+def test_two_processes_sweep_as_one(ranks: Ranks, swept: tuple[Path, str], tmp_path: Path) -> None:
+    out = tmp_path / "both"
+    first, second = ranks(*2 * [[*SWEEP, "--out", out]])
+    assert (first.status, first.err) == (0, "")
+    assert (second.status, second.out, second.err) == (0, "", "")
+    assert first.out.count("Pictures:") == 1
+    for name in NAMES:
+        assert same_end(out / name, swept[0] / name)
+
+
+def test_a_forecast_alone_trains_nothing(command: Command, tmp_path: Path) -> None:
+    out = tmp_path / "none"
+    ended = command(*SWEEP, "--out", out, "--forecast")
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out.splitlines()[1:] == NAMES
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "sweep has nothing to vary; write --vary local_steps=1,4,16 lr=0.1,0.2"),
+        (("--vary", "lrr=1"), "unknown setting 'lrr'; nearest: lr"),
+        (("--vary", "lr=0.1,-2"), "--vary lr=-2: Expected `float` > 0.0"),
+        (("--vary", "method=local,lokal"), "method=lokal: unknown method 'lokal'"),
+        (("--vary", "topology=4,2x", "--workers", "None"), "topology=2x: "),
+        (("--vary", "outer_lr=1,2"), "outer_lr has no effect with method post-local"),
+        (("--vary", "lr=0.1,0.10"), "lr=0.1-seed0 and lr=0.10-seed0 are the same run"),
+        (("--vary", "lr=0.1,0.2", "--seeds", "4..0"), "--seeds '4..0' is not understood"),
+        (("--vary", "lr=0.1,0.2", "--baseline", "lr=3"), "--baseline lr=3 is not among the runs"),
+        (("--vary", "lr=0.1,0.2", "--baseline", "batch=3"), "batch, which is not varied"),
+        (("--vary", "lr=0.1,0.2", "--shard", "3/2"), "shard '3/2' is not understood"),
+        (("--vary", "task=digits,wikitext-2"), "accuracy and by perplexity can't be compared"),
+    ],
+)
+def test_mistakes_are_refused_before_anything_is_trained(
+    arguments: tuple[str, ...],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ending, "_said", False)
+    settings = ("--task", "digits", "--workers", "4", "--out", str(tmp_path / "a"))
+    assert main(["sweep", *settings, *arguments]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "a").exists()
+
+
+def test_another_sweep_is_refused(command: Command, swept: tuple[Path, str]) -> None:
+    ended = command(*SWEEP, "--out", swept[0], "--lr", "0.3")
+    assert ended.status == 2
+    assert "holds a run with other settings" in ended.err
+
+
+def test_compare_varies_too(command: Command, tmp_path: Path) -> None:
+    out = tmp_path / "compared"
+    methods = ("--methods", "mini-batch", "local", "--vary", "lr=0.1,0.2", "--seeds", "5")
+    short = ("--epochs", "0.5", "--switch", "first-decay")
+    ended = command("compare", *TINY, *short, *methods, "--out", out)
+    assert (ended.status, ended.err) == (0, "")
+    names = [f"{method},lr={lr}-seed5" for method in ("local", "mini-batch") for lr in (0.1, 0.2)]
+    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == names
+    assert Folder.open(out / names[1]).run.lr == 0.2
+    assert "local, lr 0.2" in " ".join(ended.out.split())
