@@ -37,6 +37,7 @@ REFERENCE = {
     "localsgd.inner": "Inner optimizers and gradient tools",
     "localsgd.landscape": "How flat the loss is",
     "localsgd.cost": "What communication costs",
+    "localsgd.train": "Runs from Python",
 }
 """Public modules, each with the title of its page."""
 

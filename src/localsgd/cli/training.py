@@ -7,7 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -27,21 +27,19 @@ from localsgd.cli.options import (
 )
 from localsgd.errors import DIVERGED_EXIT, Diverged, UserError
 from localsgd.show import pictures, tables
-from localsgd.show.live import Live
 from localsgd.show.preview import preview
 from localsgd.train.config.complete import complete_run
 from localsgd.train.config.methods import method
+from localsgd.train.config.parts import changed_plugins
 from localsgd.train.config.run import Run, checked, to_json
 from localsgd.train.data import tasks
 from localsgd.train.data.task import Task
-from localsgd.train.engine.assembly import Assembly, pick_device
-from localsgd.train.engine.execution import Execution, prepare
+from localsgd.train.engine.assembly import pick_device
+from localsgd.train.engine.execution import Execution
 from localsgd.train.engine.run_folder import Folder, check_place, locked
-from localsgd.train.engine.watching import watch, watched
 from localsgd.train.launch import (
     Heartbeat,
     World,
-    check_same,
     find_world,
     gather_bytes,
     is_launched,
@@ -49,6 +47,8 @@ from localsgd.train.launch import (
     launch,
     print_exit_message,
 )
+from localsgd.train.runs.live import Live
+from localsgd.train.runs.opened import opened
 
 TRUST = (
     "Several machines: anyone who can reach their ports can end or falsify this run. Keep them on "
@@ -85,6 +85,9 @@ def resume(command: ResumeCommand) -> int:
     """Continues one run, hosted as it was last unless the command says otherwise."""
     folder = Folder.open(command.folder)
     wanted = folder.run
+    changed = changed_plugins(wanted)
+    if find_world().rank == 0 and not is_launched():
+        Console(quiet=command.hosting.quiet).print(*changed, sep="\n", end="\n" if changed else "")
     complete(wanted)  # refuses an impossible run before anything starts
     hosting = as_before(command.folder, command.hosting)
     hosting.check()
@@ -269,26 +272,21 @@ class Host:
 
     def train(self, wanted: Run, path: Path, *, resuming: bool, title: str = "") -> None:
         """Trains `wanted` to its end."""
-        check_same("configuration", f"{_lines(wanted)}\nout={path}\nwatch={self.hosting.watch}")
-        leads = self.world.rank == 0
-        with ExitStack() as held, Live(self.console, quiet=not self.loud, title=title) as live:
-            if leads and resuming:
-                held.enter_context(locked(path))
-            with self.heartbeat.waiting():
-                execution = prepare(
-                    wanted,
-                    self.task,
-                    path,
-                    Watched(live, self.heartbeat),
-                    resuming=resuming,
-                    local_rank=self.world.local_rank,
-                    timeout=timedelta(minutes=self.hosting.timeout_minutes),
-                    waiting=self.heartbeat.waiting,
-                    checkpoint_every=self.hosting.checkpoint_every,
-                    watching=watch(self.hosting.watch or watched(path), path),
-                )
-            if leads and not resuming:  # the folder is there now
-                held.enter_context(locked(path))
+        hosting, leads = self.hosting, self.world.rank == 0
+        live = Live(self.console, quiet=not self.loud, title=title)
+        carried_out = opened(
+            wanted,
+            self.task,
+            path,
+            live,
+            world=self.world,
+            heartbeat=self.heartbeat,
+            resuming=resuming,
+            timeout=timedelta(minutes=hosting.timeout_minutes),
+            checkpoint_every=hosting.checkpoint_every,
+            watch=hosting.watch,
+        )
+        with live, carried_out as execution:
             if leads:
                 keep(path, self.hosting, self.world)
             if self.loud and resuming:
@@ -320,34 +318,6 @@ class Host:
         self.console.print(preview(assembly.plan, layout=layout, processes=self.world.size))
 
 
-class Watched:
-    """An observer that also sends a heartbeat at every step.
-
-    The first step counts as a pause, since it may compile the model.
-    """
-
-    def __init__(self, live: Live, heartbeat: Heartbeat) -> None:
-        self._live = live
-        self._heartbeat = heartbeat
-        self._until_first_step = ExitStack()
-        self.evaluated = live.evaluated
-        self.finished = live.finished
-
-    def started(self, assembly: Assembly) -> None:
-        self._until_first_step.enter_context(self._heartbeat.waiting())
-        self._live.started(assembly)
-
-    def stepped(self, assembly: Assembly) -> None:
-        self._until_first_step.close()
-        self._heartbeat.beat(assembly.workers.step)
-        self._live.stepped(assembly)
-
-    @contextmanager
-    def pausing(self, what: str) -> Generator[None]:
-        with self._heartbeat.waiting(), self._live.pausing(what):
-            yield
-
-
 @contextmanager
 def _here(wanted: Run, hosting: Hosting) -> Generator[Host]:
     device = pick_device(wanted.device)
@@ -360,10 +330,6 @@ def _here(wanted: Run, hosting: Hosting) -> Generator[Host]:
         if host.loud and not world.on_one_machine:
             host.console.print(TRUST)
         yield host
-
-
-def _lines(wanted: Run) -> str:
-    return "\n".join(f"{key}={value}" for key, value in msgspec.to_builtins(wanted).items())
 
 
 def _now() -> str:

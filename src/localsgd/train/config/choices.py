@@ -60,6 +60,7 @@ def reducer_of(run: Run, layout: Layout) -> Reducer:
         way=run.compression_way,
         rank=run.power_sgd_rank,
         seed=run.seed,
+        own=run.options,
     )
     return reducer_named(run.compression or "none", options).bound(layout)
 
@@ -71,6 +72,7 @@ def outer_of(run: Run) -> Outer | None:
         run.workers or 1,
         learning_rate=run.outer_lr,
         momentum=run.outer_momentum,
+        options=run.options,
     )
 
 

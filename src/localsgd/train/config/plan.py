@@ -14,6 +14,7 @@ from localsgd.reduce.sign import Sign
 from localsgd.schedule.progress import Progress, Schedule
 from localsgd.train.config.learning_rate import SCALINGS, Cosine, LearningRate, StepDecay
 from localsgd.train.config.methods import Method, Moments, method
+from localsgd.train.config.parts import check_parts
 from localsgd.train.data.sampling.partition import Partition
 
 if TYPE_CHECKING:
@@ -151,6 +152,7 @@ class Plan:
             alpha=run.qsr_alpha or 0.3 * self.learning_rate.peak,
             waiting=run.waiting,
             cycle=self.cycle,
+            options=run.options,
         )
         return [self.method.schedule(length, moments) for length in local_steps]
 
@@ -217,6 +219,7 @@ class Plan:
         _ = self.delay
         rules_of(known(run.inner_state))
         _ = Sign(run.sign_scales)
+        check_parts(run)
         owned = Partition.parse(run.partition).owned
         if run.batched and run.compile:
             raise UserError("batched and compile can't be combined; leave one of them out")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import signal
+import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,9 +27,10 @@ from localsgd.train.config.plan import Plan
 from localsgd.train.config.run import Run
 from localsgd.train.data.task import Task
 from localsgd.train.engine import checkpoints
-from localsgd.train.engine.assembly import Assembly, assemble, pick_device
+from localsgd.train.engine.assembly import NAMED, Assembly, Own, assemble, pick_device
 from localsgd.train.engine.environment import environment
 from localsgd.train.engine.evaluation import averaged_model, local_score, score
+from localsgd.train.engine.observer import Observer
 from localsgd.train.engine.run_folder import Folder
 from localsgd.train.engine.watching import Watching
 from localsgd.train.launch.equal_arguments import check_same
@@ -37,22 +39,6 @@ from localsgd.wire.metered import Waiting
 
 class Interrupted(Exception):
     """The run was asked to stop. Its text says how to continue."""
-
-
-class Observer(Protocol):
-    """An observer of a run. Every process calls it."""
-
-    def started(self, assembly: Assembly) -> None: ...
-
-    def stepped(self, assembly: Assembly) -> None: ...
-
-    def pausing(self, what: str) -> Any:
-        """A context for something that is no local step: evaluation, saving."""
-        ...
-
-    def evaluated(self, row: dict[str, Any]) -> None: ...
-
-    def finished(self, summary: dict[str, Any]) -> None: ...
 
 
 @dataclass
@@ -214,8 +200,12 @@ class Execution:
     def _stoppable(self) -> Generator[None]:
         """Ends the run after the current step on Ctrl-C or SIGTERM.
 
-        A single process writes a checkpoint first.
+        A single process writes a checkpoint first. Outside a program's main thread nothing is
+        caught, since Python gives signals to that one alone.
         """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
 
         def stop(number: int, frame: FrameType | None) -> None:
             self._stop = True
@@ -269,6 +259,7 @@ def prepare(
     waiting: Waiting = nullcontext,
     checkpoint_every: int = 1,
     watching: Watching | None = None,
+    own: Own = NAMED,
 ) -> Execution:
     """Assembles `run`, which is completed, on this process's share of the workers.
 
@@ -280,13 +271,14 @@ def prepare(
         waiting: a context around the time in which this process waits for others.
         checkpoint_every: evaluations from one checkpoint to the next.
         watching: what is measured while it trains.
+        own: parts that are given as objects.
     """
     device = pick_device(run.device, local_rank)
     plan = Plan(run, task.train_size)
     plan.check()  # Of the data that is there, which may be less than the task's.
     placement = placement_of(plan.topology, timeout)
     kept = resuming and checkpoints.checkpoints(Folder(path).checkpoints)
-    assembly = assemble(run, task, placement, device, waiting, weights=not kept)
+    assembly = assemble(run, task, placement, device, waiting, weights=not kept, own=own)
     check_same("starting point", starting_point(assembly))
     watching = watching or Watching()
     execution = Execution(assembly, Folder(path), observer, checkpoint_every, watching)
