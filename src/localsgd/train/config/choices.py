@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 
+from localsgd.averaging.gossip import RING, Mixing, Pairs
 from localsgd.averaging.outer import Outer, outer_named
 from localsgd.inner import LARS, Clip, GradientNoise, SignDescent, Transform
 from localsgd.reduce import Options, Reducer, reducer_named
@@ -74,6 +75,11 @@ def outer_of(run: Run) -> Outer | None:
         momentum=run.outer_momentum,
         options=run.options,
     )
+
+
+def mixing_of(run: Run) -> Mixing | None:
+    """Who averages with whom at the outermost level; None if all do with all."""
+    return {"all": None, "ring": RING, "pairs": Pairs(run.seed)}[run.neighbours]
 
 
 def transforms_of(run: Run) -> list[Transform]:

@@ -34,7 +34,7 @@ PRESETS: dict[str, Any] = {
     "optimizer": "sgd",
 }
 """The settings that a method may choose, and their values if it does not."""
-LATER: dict[str, Any] = {"no_decay": "auto", "options": (), "plugins": ()}
+LATER: dict[str, Any] = {"neighbours": "all", "no_decay": "auto", "options": (), "plugins": ()}
 """Settings that are newer than the first run folders, which lack them: not written if usual."""
 
 
@@ -56,6 +56,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """K, the number of workers; the topology's if not given, 8 without one."""
     topology: str | None = None
     """Who averages with whom: 16, 8x2 (8 blocks of 2), 4x2x2, 2+3+3; flat if not given."""
+    neighbours: Literal["all", "ring", "pairs"] = "all"
+    """With whom a member of the outermost level averages: with all, with the two beside it on a
+    ring, or with one that is drawn at every sync."""
     local_steps: tuple[Count, ...] | None = None
     """H for each level, innermost first: H, H^b, ...; 8 for a flat topology."""
     switch: str = "first-decay"

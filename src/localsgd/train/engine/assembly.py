@@ -27,6 +27,7 @@ from localsgd.train.config.choices import (
     BY_TENSOR,
     OPTIMIZERS,
     mean_of,
+    mixing_of,
     outer_of,
     reducer_of,
     transforms_of,
@@ -227,6 +228,7 @@ def assemble(
         reducers=[*means[:-1], reducer_of(run, workers.layout)],
         outers=[None] * (count - 1) + [outer_of(run)],
         delay=plan.delay,
+        mixing=mixing_of(run),
         weigh=_weigh(run, order, pace, position, placement, workers) if plan.weighs else None,
     )
     world = Metered(placement.world, ledger.levels[-1], waiting)
