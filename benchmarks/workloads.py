@@ -46,7 +46,7 @@ def random_cifar(samples: int = 4096, seed: int = 0) -> ImageTask:
 
 def inner(model: nn.Module, weight_decay: float = 1e-4) -> torch.optim.Optimizer:
     """The paper's: Nesterov 0.9, no weight decay on batch norm; as PyTorch makes it by default."""
-    spared = models.no_decay(model)
+    spared = models.batch_norm(model)
     named = list(model.named_parameters())
     groups: list[dict[str, Any]] = [
         {"params": [p for name, p in named if name not in spared], "weight_decay": weight_decay},

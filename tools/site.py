@@ -39,6 +39,7 @@ REFERENCE = {
     "localsgd.cost": "What communication costs",
     "localsgd.results": "Results of runs, for programs of your own",
     "localsgd.logs": "Loggers, and observers of your own",
+    "localsgd.train": "Runs from Python",
 }
 """Public modules, each with the title of its page."""
 

@@ -123,7 +123,7 @@ class Hosted:
         self._lanes = Lanes(variant.streams)
         self._forward = _forward(device, variant)
         sgd = partial(torch.optim.SGD, lr=1.0, momentum=momentum, nesterov=True, fused=True)
-        inner = Inner(sgd, weight_decay, models.no_decay(first))
+        inner = Inner(sgd, weight_decay, models.batch_norm(first))
         self._placement = placement_of(Topology.parse(workers))
         self.workers = Workers(first, self._loss, inner, range(workers), row_multiple(workers))
         self._backward: Callable[[], None] = self._eagerly

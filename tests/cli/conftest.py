@@ -135,6 +135,7 @@ def ranks(zygote: Zygote) -> Ranks:
         *commands: Sequence[object],
         at_step: dict[int, tuple[int, str]] | None = None,
         port: int | None = None,
+        **environment: str,
     ) -> list[Ended]:
         size = str(len(commands))
         port = free_port() if port is None else port
@@ -146,6 +147,7 @@ def ranks(zygote: Zygote) -> Ranks:
                         **{"RANK": str(rank), "LOCAL_RANK": str(rank)},
                         **{"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size},
                         **{"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)},
+                        **environment,
                     },
                     (at_step or {}).get(rank),
                 )

@@ -50,6 +50,7 @@ def _start(request: dict[str, Any], rank: int) -> int:
         path = Path(request["folder"]) / f"{rank}.{stream}"
         os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND), descriptor)
     os.environ.update(environment)
+    sys.path[:0] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
     os.chdir(request["folder"])
     if at_step:
         _signal_at(*at_step)

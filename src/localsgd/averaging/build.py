@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from localsgd.averaging.delay import NO_DELAY, Delay, Fragmented
+from localsgd.averaging.gossip import Gossip, Mixing
 from localsgd.averaging.level import Blocks, Level, Spare
 from localsgd.averaging.outer import Outer
 from localsgd.averaging.placement import AnyLevel, HostedLevel, Placement, row_multiple
@@ -34,6 +35,7 @@ def build_levels(
     delay: Delay = NO_DELAY,
     weigh: Callable[[], Tensor] | None = None,
     spare: Spare | None = None,
+    mixing: Mixing | None = None,
 ) -> list[AnyLevel]:
     """The levels over `rows [w, n]` of the workers hosted here, innermost first.
 
@@ -48,6 +50,7 @@ def build_levels(
         weigh: returns the weights of the workers hosted here, `[1, w]`, at every sync of the
             outermost level; there is only one level then.
         spare: allows members that are not finite to be left out of linear means.
+        mixing: lets the members of the outermost level average with neighbours instead of with all.
     """
     count = placement.topology.levels
 
@@ -59,6 +62,8 @@ def build_levels(
             entry = ledger.levels[level] if counted else Entry()
             collective = Metered(collective, entry, waiting)
         outer = outers[level] if outers else None
+        if level == count - 1 and mixing is not None:
+            return Gossip(members, collective, mixing, reducers[level] if reducers else None)
         if level == count - 1 and weigh is not None:
             options["weigh"] = weigh
 

@@ -6,7 +6,7 @@ optimizer: the anchor becomes the mean of the members, as with `SGD(lr=1)`, but 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from localsgd.errors import UserError, unknown_name
+from localsgd.basics.options import given_to, made
+from localsgd.basics.outside import Outside
+from localsgd.errors import UserError
 from localsgd.inner.validation import check_momentum
 
 
@@ -108,22 +110,56 @@ OUTERS: Mapping[str, Callable[[float | None, float | None, int], Outer | None]] 
 """By name, from learning rate, momentum (None: the usual one) and the number of workers."""
 
 
+def _check(what: str, part: Any) -> None:
+    if not callable(part):
+        raise UserError(
+            f"{what} is {part!r}; give a torch.optim.Optimizer class, or a function that makes an "
+            "Outer"
+        )
+
+
+OUTSIDE = Outside("outer optimizer", "localsgd.outers", lambda: OUTERS, _check)
+"""Of other packages: classes of optimizers, or functions that make an `Outer`."""
+
+
 def outer_named(
     name: str,
     workers: int,
     *,
     learning_rate: float | None = None,
     momentum: float | None = None,
+    options: Sequence[str] = (),
 ) -> Outer | None:
     """The outer optimizer of that name.
 
     Args:
         workers: K, by which `bmuf` chooses its momentum.
         learning_rate, momentum: its usual ones where not given.
+        options: of one from outside, as `NAME.OPTION=VALUE`.
     """
-    if name not in OUTERS:
-        raise unknown_name("outer optimizer", name, OUTERS)
-    return OUTERS[name](learning_rate, momentum, workers)
+    if name in OUTERS:
+        return OUTERS[name](learning_rate, momentum, workers)
+    part = OUTSIDE[name]
+    if isinstance(part, type) and issubclass(part, Optimizer):
+        return _of_class(name, part, learning_rate, momentum, options)
+    rates = {"learning_rate": learning_rate, "lr": learning_rate, "momentum": momentum}
+    found = made(name, part, options, {**rates, "workers": workers})
+    if isinstance(found, Outer):
+        return found
+    raise UserError(f"{name} makes a {type(found).__name__}, which is no localsgd.outer.Outer")
+
+
+def _of_class(
+    name: str,
+    part: type[Optimizer],
+    learning_rate: float | None,
+    momentum: float | None,
+    options: Sequence[str],
+) -> Outer:
+    rates = {"lr": learning_rate, "momentum": momentum}
+    given = given_to(name, part, options)
+    chosen = {key: value for key, value in rates.items() if value is not None} | given
+    return Outer(partial(part, **chosen))
 
 
 def as_outer(given: object, workers: int) -> Outer | None:

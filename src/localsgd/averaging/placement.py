@@ -10,6 +10,7 @@ from typing import TypeAlias
 import torch.distributed as dist
 
 from localsgd.averaging.delay import Fragmented
+from localsgd.averaging.gossip import Gossip
 from localsgd.averaging.level import Blocks, Level
 from localsgd.averaging.topology import Topology, check_hosting
 from localsgd.errors import UserError
@@ -24,7 +25,7 @@ from localsgd.wire.ahead import Ahead
 from localsgd.wire.latency import WALL, Clock, WithLatency
 from localsgd.wire.presence import Presence
 
-AnyLevel: TypeAlias = Level | Blocks | Fragmented
+AnyLevel: TypeAlias = Level | Blocks | Fragmented | Gossip
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Placement:
 
     def located(
         self, levels: Sequence[AnyLevel]
-    ) -> Iterator[tuple[Level | Fragmented, list[int], list[list[int]]]]:
+    ) -> Iterator[tuple[Level | Fragmented | Gossip, list[int], list[list[int]]]]:
         """Each level with the first worker of its groups `[g]` and of their members `[g][m]`.
 
         Only groups and members hosted here are listed; unequal blocks come one by one.
@@ -96,7 +97,7 @@ class Placement:
 
     def _located_unequal(
         self, levels: Sequence[AnyLevel]
-    ) -> Iterator[tuple[Level | Fragmented, list[int], list[list[int]]]]:
+    ) -> Iterator[tuple[Level | Fragmented | Gossip, list[int], list[list[int]]]]:
         blocks, world = levels
         assert isinstance(blocks, Blocks)
         assert not isinstance(world, Blocks)

@@ -14,6 +14,7 @@ import msgspec
 import tyro
 
 from localsgd.basics import starting
+from localsgd.cli.offered import offering, plain, used
 from localsgd.cli.options import (
     Command,
     CompareCommand,
@@ -29,9 +30,15 @@ from localsgd.cli.options import (
     TasksCommand,
 )
 from localsgd.errors import DIVERGED_EXIT, Diverged, PeerLost, UserError
+from localsgd.train.config.parts import changed_plugins
 from localsgd.train.config.run import Run, checked, from_json
 from localsgd.train.engine.execution import Interrupted
-from localsgd.train.launch import PEER_LOST_EXIT, USER_ERROR_EXIT, print_exit_message
+from localsgd.train.launch import (
+    PEER_LOST_EXIT,
+    USER_ERROR_EXIT,
+    find_world,
+    print_exit_message,
+)
 from localsgd.train.launch.output import lasting
 
 INTERRUPTED_EXIT = 130
@@ -95,8 +102,12 @@ def _what_failed(error: OSError) -> str:
 
 def _parse(arguments: list[str]) -> Command:
     """The command; `--config FILE` gives the values that other options override."""
+    used(arguments)
     config = _value_of("--config", arguments)
     base = from_json(Path(config)) if config else Run()
+    for note in changed_plugins(base):
+        if find_world().rank == 0:
+            print(note)
     commands = {
         "run": RunCommand(run=base),
         "compare": CompareCommand(run=base.opened()),
@@ -107,12 +118,16 @@ def _parse(arguments: list[str]) -> Command:
     with _mistakes_in_one_line():
         if chosen is None:
             return tyro.cli(Command, args=arguments, prog="localsgd", config=options)  # type: ignore[call-overload]
-        command = tyro.cli(
+        offered, default = offering(chosen)
+        command = plain(
+            tyro.cli(
+                offered,
+                args=arguments[1:],
+                default=default,
+                prog=f"localsgd {arguments[0]}",
+                config=options,
+            ),
             type(chosen),
-            args=arguments[1:],
-            default=chosen,
-            prog=f"localsgd {arguments[0]}",
-            config=options,
         )
     run = command.run
     if config and run.method != base.method:

@@ -16,6 +16,8 @@ from localsgd.errors import UserError
 from localsgd.train.config.run import Run
 
 Settings = Annotated[Run, arg(name="")]
+Use = tyro.conf.UseAppendAction[tuple[str, ...]]
+"""Modules with parts from other packages: `--use my_package --use other_package`."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,9 @@ class Hosting:
     """Where to log to: tensorboard, wandb, mlflow or jsonl, or several separated by commas."""
     quiet: bool = False
     """Print nothing but errors."""
+    use: Use = ()
+    """A module with tasks, models, schedules, compressors or outer optimizers of your own; may be
+    given several times. Installed packages that declare theirs need not be named."""
 
     @property
     def data_place(self) -> Path | None:
@@ -91,6 +96,9 @@ class ResumeHosting:
     """Where to log to; as before if not given, and "" for nowhere."""
     quiet: bool = False
     """Print nothing but errors."""
+    use: Use = ()
+    """A module with tasks, models, schedules, compressors or outer optimizers of your own; may be
+    given several times. Installed packages that declare theirs need not be named."""
 
 
 @dataclass(frozen=True)
@@ -200,6 +208,9 @@ class ShowCommand:
     """Folders of runs."""
     figure: Path | None = None
     """Also draw a picture into this PNG, SVG or PDF file."""
+    use: Use = ()
+    """A module with tasks, models, schedules, compressors or outer optimizers of your own; may be
+    given several times. Installed packages that declare theirs need not be named."""
 
 
 Shape = Literal[
@@ -313,6 +324,9 @@ class LandscapeCommand:
     """Seed of directions, start vectors and the choice of samples."""
     quiet: bool = False
     """Print nothing but errors."""
+    use: Use = ()
+    """A module with tasks, models, schedules, compressors or outer optimizers of your own; may be
+    given several times. Installed packages that declare theirs need not be named."""
 
     def check(self) -> None:
         """Refuses numbers that are out of range."""
@@ -332,6 +346,9 @@ class TasksCommand:
 
     data_dir: Path | None = None
     """Folder of the data; LOCALSGD_DATA or else the user's cache if not given."""
+    use: Use = ()
+    """A module with tasks, models, schedules, compressors or outer optimizers of your own; may be
+    given several times. Installed packages that declare theirs need not be named."""
 
 
 @dataclass(frozen=True)
@@ -372,6 +389,9 @@ class PlanCommand:
     """Folder of the data; LOCALSGD_DATA or else the user's cache if not given."""
     figure: Path | None = None
     """Also draw the time per sample against H into this file."""
+    use: Use = ()
+    """A module with tasks, models, schedules, compressors or outer optimizers of your own; may be
+    given several times. Installed packages that declare theirs need not be named."""
 
 
 Command = (
@@ -404,4 +424,5 @@ def hosting_arguments(hosting: Hosting) -> list[str]:
         arguments.append(f"--log={hosting.log}")
     if hosting.quiet:
         arguments.append("--quiet")
+    arguments += [f"--use={module}" for module in hosting.use]
     return arguments

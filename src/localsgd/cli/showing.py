@@ -9,7 +9,7 @@ from localsgd.errors import UserError
 from localsgd.show import pictures, tables
 from localsgd.show.canvas import check_picture
 from localsgd.show.narrow import Fitting
-from localsgd.train.config.methods import METHODS
+from localsgd.train.config.methods import method, method_names
 from localsgd.train.data import models, tasks
 from localsgd.train.engine.run_folder import Folder
 
@@ -51,9 +51,10 @@ def list_all(command: TasksCommand) -> int:
     table = Fitting(title="Methods", title_justify="left")
     for heading in ("method", "what", "settings"):
         table.add_column(heading)
-    for name, method in METHODS.items():
-        settings = " ".join("--" + setting.replace("_", "-") for setting in method.uses)
-        table.add_row(name, method.title, settings)
+    for name in method_names():
+        found = method(name)
+        settings = " ".join("--" + setting.replace("_", "-") for setting in found.uses)
+        table.add_row(name, found.title, settings)
     console.print(table)
     console.print("Models: " + ", ".join(models.model_names()))
     return 0

@@ -27,18 +27,17 @@ from localsgd.errors import DIVERGED_EXIT, Diverged, UserError
 from localsgd.logs.choice import loggers_of
 from localsgd.results.grouping import is_diverged
 from localsgd.show import tables
-from localsgd.show.live import Live
 from localsgd.show.preview import preview
 from localsgd.train.config.complete import complete_run
+from localsgd.train.config.parts import changed_plugins
 from localsgd.train.config.run import Run, to_json
 from localsgd.train.data import tasks
 from localsgd.train.data.task import Task
 from localsgd.train.engine import trunk
-from localsgd.train.engine.assembly import Assembly, pick_device
-from localsgd.train.engine.execution import Execution, prepare
-from localsgd.train.engine.observer import Observer, Observers
+from localsgd.train.engine.assembly import pick_device
+from localsgd.train.engine.execution import Execution
+from localsgd.train.engine.observer import Observers
 from localsgd.train.engine.run_folder import Folder, locked
-from localsgd.train.engine.watching import watch, watched
 from localsgd.train.launch import (
     Heartbeat,
     World,
@@ -50,6 +49,8 @@ from localsgd.train.launch import (
     launch,
     print_exit_message,
 )
+from localsgd.train.runs.live import Live
+from localsgd.train.runs.opened import Beating, opened
 
 TRUST = (
     "Several machines: anyone who can reach their ports can end or falsify this run. Keep them on "
@@ -86,6 +87,9 @@ def resume(command: ResumeCommand) -> int:
     """Continues one run, hosted as it was last unless the command says otherwise."""
     folder = Folder.open(command.folder)
     wanted = folder.run
+    changed = changed_plugins(wanted)
+    if find_world().rank == 0 and not is_launched():
+        Console(quiet=command.hosting.quiet).print(*changed, sep="\n", end="\n" if changed else "")
     complete(wanted)  # refuses an impossible run before anything starts
     hosting = as_before(command.folder, command.hosting)
     hosting.check()
@@ -229,29 +233,23 @@ class Host:
             title: in front of what it prints; a run without one ends with its table.
             trunks: folder of the first phases that runs share; each trains its own if not given.
         """
-        asked = f"watch={self.hosting.watch}\nlog={self.hosting.log}"
-        check_same("configuration", f"{_lines(wanted)}\nout={path}\n{asked}")
-        leads = self.world.rank == 0
-        loggers = loggers_of(self.hosting.log, path) if leads else []
-        with ExitStack() as held, Live(self.console, quiet=not self.loud, title=title) as live:
-            if leads and resuming:
-                held.enter_context(locked(path))
-            shown = Observers(Beating(self.heartbeat), live)
-            with self.heartbeat.waiting():
-                execution = prepare(
-                    wanted,
-                    self.task_of(wanted),
-                    path,
-                    Observers(shown, *loggers),
-                    resuming=resuming,
-                    local_rank=self.world.local_rank,
-                    timeout=timedelta(minutes=self.hosting.timeout_minutes),
-                    waiting=self.heartbeat.waiting,
-                    checkpoint_every=self.hosting.checkpoint_every,
-                    watching=watch(self.hosting.watch or watched(path), path),
-                )
-            if leads and not resuming:  # the folder is there now
-                held.enter_context(locked(path))
+        hosting, leads = self.hosting, self.world.rank == 0
+        check_same("logging", f"log={hosting.log}")
+        loggers = loggers_of(hosting.log, path) if leads else []
+        live = Live(self.console, quiet=not self.loud, title=title)
+        carried_out = opened(
+            wanted,
+            self.task_of(wanted),
+            path,
+            Observers(live, *loggers),
+            world=self.world,
+            heartbeat=self.heartbeat,
+            resuming=resuming,
+            timeout=timedelta(minutes=hosting.timeout_minutes),
+            checkpoint_every=hosting.checkpoint_every,
+            watch=hosting.watch,
+        )
+        with ExitStack() as held, live, carried_out as execution:
             if leads:
                 keep(path, self.hosting, self.world)
             if self.loud and resuming:
@@ -259,7 +257,7 @@ class Host:
             if self.loud and trunks is None:
                 self._print_plan(execution)
             if trunks is not None and execution.assembly.workers.step == 0:
-                trunk.start(execution, trunks, observer=shown)
+                trunk.start(execution, trunks, observer=Observers(Beating(self.heartbeat), live))
             for logger in loggers:
                 held.callback(logger.close)
             execution.train()
@@ -296,29 +294,6 @@ class Host:
         self.console.print(preview(assembly.plan, layout=layout, processes=self.world.size))
 
 
-class Beating(Observer):
-    """Sends a heartbeat at every step.
-
-    The first step counts as a pause, since it may compile the model.
-    """
-
-    def __init__(self, heartbeat: Heartbeat) -> None:
-        self._heartbeat = heartbeat
-        self._until_first_step = ExitStack()
-
-    def started(self, assembly: Assembly) -> None:
-        self._until_first_step.enter_context(self._heartbeat.waiting())
-
-    def stepped(self, assembly: Assembly) -> None:
-        self._until_first_step.close()
-        self._heartbeat.beat(assembly.workers.step)
-
-    @contextmanager
-    def pausing(self, what: str) -> Generator[None]:
-        with self._heartbeat.waiting():
-            yield
-
-
 @contextmanager
 def here(wanted: Run, hosting: Hosting) -> Generator[Host]:
     device = pick_device(wanted.device)
@@ -331,10 +306,6 @@ def here(wanted: Run, hosting: Hosting) -> Generator[Host]:
         if host.loud and not world.on_one_machine:
             host.console.print(TRUST)
         yield host
-
-
-def _lines(wanted: Run) -> str:
-    return "\n".join(f"{key}={value}" for key, value in msgspec.to_builtins(wanted).items())
 
 
 def _now() -> str:

@@ -11,6 +11,7 @@ import torch
 
 from localsgd.averaging.build import build_levels
 from localsgd.averaging.delay import Fragmented
+from localsgd.averaging.gossip import Gossip
 from localsgd.averaging.level import Blocks, Level, Spare
 from localsgd.averaging.placement import AnyLevel, Placement
 from localsgd.averaging.stacks import Stacks
@@ -104,6 +105,7 @@ class ModelLevels(Stacks[AnyLevel]):
     def _parts(self) -> Iterator[Level | Fragmented]:
         """The levels; a level with blocks of different sizes gives each block."""
         for level in itertools.chain.from_iterable(self._stacks):
+            assert not isinstance(level, Gossip), "LocalSGD has no neighbours"
             yield from level.levels if isinstance(level, Blocks) else [level]
 
     def check_some_in_place(self) -> None:

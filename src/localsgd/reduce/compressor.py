@@ -110,6 +110,7 @@ def _has(kind: type[object], protocol: type[object]) -> bool:
     return issubclass(kind, protocol)
 
 
+@runtime_checkable
 class Compressor(Protocol):
     """A way to write a vector in fewer bytes. `repr` must tell its settings."""
 

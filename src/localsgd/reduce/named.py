@@ -1,16 +1,18 @@
 """Reducers by name, for the command line and for `LocalSGD(reducer="ef-sign")`.
 
 To add one, add a line: to `COMPRESSORS` for a compressor, which is then taken in `CompressedMean`,
-or to `REDUCERS`.
+or to `REDUCERS`. Those from outside the package are in `OUTSIDE`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from localsgd.errors import unknown_name
+from localsgd.basics.options import made
+from localsgd.basics.outside import Outside
+from localsgd.errors import UserError
 from localsgd.reduce.bfloat16 import BFloat16
 from localsgd.reduce.compressed import CompressedMean, Way
 from localsgd.reduce.compressor import Compressor
@@ -35,6 +37,7 @@ class Options:
         way: over the wire, as in `CompressedMean`.
         rank: of PowerSGD.
         seed: of PowerSGD's first directions.
+        own: of those from outside, as `NAME.OPTION=VALUE`.
     """
 
     mean: Literal["exact", "ordered"] = "exact"
@@ -43,6 +46,7 @@ class Options:
     way: Way = "auto"
     rank: int = 2
     seed: int = 0
+    own: tuple[str, ...] = ()
 
 
 MEANS: Mapping[str, Callable[[], Reducer]] = {"exact": ExactMean, "ordered": OrderedMean}
@@ -72,6 +76,28 @@ REDUCERS: Mapping[str, Callable[[str, Options], Reducer]] = {
 }
 
 
+def _check(what: str, part: Any) -> None:
+    if not callable(part):
+        raise UserError(
+            f"{what} is {part!r}; give the class of a Compressor or a Reducer, or a function that "
+            "makes one"
+        )
+
+
+OUTSIDE = Outside("reducer", "localsgd.compressors", lambda: REDUCERS, _check)
+"""Of other packages: classes of compressors and reducers, or functions that make them."""
+
+
+def _from_outside(name: str, options: Options) -> Reducer:
+    """A compressor is taken in `CompressedMean`, with error feedback."""
+    found = made(name, OUTSIDE[name], options.own, {"seed": options.seed})
+    if isinstance(found, Reducer):
+        return found
+    if isinstance(found, Compressor):
+        return CompressedMean(found, way=options.way)
+    raise UserError(f"{name} makes a {type(found).__name__}, which is no Compressor or Reducer")
+
+
 def reducer_named(name: str, options: Options | None = None) -> Reducer:
     """The reducer of that name, bound to no row.
 
@@ -79,6 +105,5 @@ def reducer_named(name: str, options: Options | None = None) -> Reducer:
         >>> reducer_named("ef-sign")
         CompressedMean(Sign(scales='tensor'), feedback=True, way='auto')
     """
-    if name not in REDUCERS:
-        raise unknown_name("reducer", name, REDUCERS)
-    return REDUCERS[name](name, options or Options())
+    options = options or Options()
+    return REDUCERS[name](name, options) if name in REDUCERS else _from_outside(name, options)

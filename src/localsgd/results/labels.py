@@ -9,6 +9,12 @@ from localsgd.basics.units import plural
 from localsgd.train.config.methods import method
 from localsgd.train.config.run import Run
 
+NEIGHBOURS = {
+    "ring": "each with the two beside it on a ring",
+    "pairs": "each with one that is drawn anew",
+}
+"""Who averages with whom, for people."""
+
 
 def level_name(level: int, levels: int) -> str:
     """Who averages at a level: `all workers`, `within blocks`, `between blocks`."""
@@ -38,6 +44,8 @@ def local_steps(run: Run) -> str:
 def beyond_averaging(run: Run) -> list[str]:
     """What a completed run does at syncs beside taking the plain mean."""
     found = []
+    if run.neighbours != "all":
+        found.append(NEIGHBOURS[run.neighbours])
     if run.compression not in (None, "none"):
         found.append(f"compression {run.compression}")
     if run.outer not in (None, "average"):

@@ -122,8 +122,8 @@ def counts(plan: Plan) -> Counts:
     """The number of syncs in the whole run."""
     found, levels = list(turns(plan)), plan.topology.levels
     last = found[-1].depth if found else 0
-    if not plan.delay.none:
-        last = min(last, levels - 1)  # it settles what is late
+    if not plan.delay.none or plan.gossips:
+        last = min(last, levels - 1)  # it settles what is late, and whose members differ
     return Counts(
         tuple(sum(turn.depth > level for turn in found) for level in range(levels)),
         tuple(level >= last for level in range(levels)),

@@ -5,7 +5,7 @@ Shapes: g groups · m members hosted here · M members · c scalars or bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 
 import torch
@@ -20,7 +20,7 @@ from localsgd.rows.layout import Layout
 from localsgd.schedule.progress import seen_by
 from localsgd.schedule.signals import Signal
 from localsgd.show.forecast import Counts, counts
-from localsgd.train.config.choices import OPTIMIZERS, mean_of, reducer_of
+from localsgd.train.config.choices import OPTIMIZERS, mean_of, mixing_of, reducer_of
 from localsgd.train.config.plan import Plan
 from localsgd.wire import Ledger, Pending
 
@@ -38,6 +38,9 @@ class Nowhere:
         return Pending.done(x.new_zeros((x.shape[0], self.members, *x.shape[2:])))
 
     def exchange(self, x: Tensor) -> Pending[Tensor]:
+        return Pending.done(torch.zeros_like(x))
+
+    def send(self, x: Tensor, to: Sequence[int]) -> Pending[Tensor]:
         return Pending.done(torch.zeros_like(x))
 
 
@@ -83,6 +86,7 @@ def _of_level(plan: Plan, layout: Layout, index: int, found: Counts) -> Sent:
         reducers=[reducer],
         ledger=ledger,
         delay=plan.delay if outermost else NO_DELAY,
+        mixing=mixing_of(plan.run) if outermost else None,
     )
 
     def bytes_of(action: Callable[[], None]) -> int:

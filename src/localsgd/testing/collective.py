@@ -102,6 +102,25 @@ def _exchanges_of_padded_rows(seat: Seat) -> None:
     )
 
 
+def _sends_to_one_each(seat: Seat) -> None:
+    send = getattr(seat.collective, "send", None)
+    if send is None:  # which gossip alone needs
+        return
+    m = seat.count
+    orders = [[(k + 1) % m for k in range(m)], list(reversed(range(m))), list(range(m))]
+    for dtype, to in itertools.product(FLOATS, orders):
+        x = seat.data(m, 5, dtype=dtype)
+        mine = seat.hosted(x)
+        received = send(mine, to).wait()
+        expected = torch.empty_like(x)
+        expected[:, to] = x
+        assert received.dtype == dtype, f"{dtype} is sent as {received.dtype}"
+        assert torch.equal(received, seat.hosted(expected)), (
+            f"member to[i] has not received what member i sends, for to = {to}"
+        )
+        assert torch.equal(mine, seat.hosted(x)), "send() writes into what it is given"
+
+
 def _calls_may_overlap_and_be_waited_for_twice(seat: Seat) -> None:
     x = seat.data(seat.count, 8)
     calls: list[Pending[Tensor]] = [
@@ -118,6 +137,7 @@ CHECKS = (
     _gathers,
     _exchanges,
     _exchanges_of_padded_rows,
+    _sends_to_one_each,
     _calls_may_overlap_and_be_waited_for_twice,
 )
 

@@ -58,17 +58,24 @@ def _same(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> bool:
 
 
 def _batches_have_the_shapes_of_the_card(task: Task) -> None:
-    dtype = torch.int64 if task.card.sequential else torch.float32
+    allowed = [torch.int64] if task.card.sequential else [torch.float32, torch.int64]
     for what, _, batch in _sets(task):
         inputs, targets = batch(INDICES)
         assert inputs.shape == (5, *task.input_shape), (
             f"{what} inputs of 5 samples are {tuple(inputs.shape)}, and the card says "
             f"{task.input_shape} for each"
         )
-        assert inputs.dtype == dtype, f"{what} inputs are {inputs.dtype}, not {dtype}"
+        assert inputs.dtype in allowed, (
+            f"{what} inputs are {inputs.dtype}, not {' or '.join(map(str, allowed))}"
+        )
         assert inputs.isfinite().all(), f"{what} inputs have NaN or infinity"
         assert len(targets) == 5, f"{what} targets of 5 samples are {len(targets)}"
         assert targets.dtype == torch.int64, f"{what} targets are {targets.dtype}, not int64"
+
+
+def _is_text(task: Task) -> bool:
+    """Whether a sample has several targets, one for each token."""
+    return task.card.sequential or task.train_batch(INDICES, None)[1].dim() > 1
 
 
 def _every_sample_is_there_and_no_more(task: Task) -> None:
@@ -83,13 +90,13 @@ def _targets_cover_the_classes(task: Task) -> None:
         found: set[int] = set()
         for indices in torch.arange(size).split(1000):
             found |= set(batch(indices)[1].flatten().tolist())
-        fits = found <= everything if task.card.sequential else found == everything
+        fits = found <= everything if _is_text(task) else found == everything
         assert fits, f"{what} targets are not the {task.classes} classes: {sorted(found)[:20]}"
 
 
 def _labels_are_the_targets_of_training(task: Task) -> None:
     if task.labels is None:
-        assert task.card.sequential, "labels are None, which only sequential samples may have"
+        assert _is_text(task), "labels are None, although each sample has one target"
         return
     assert task.labels.shape == (task.train_size,), f"labels are {tuple(task.labels.shape)}"
     targets = task.train_batch(INDICES, None)[1]

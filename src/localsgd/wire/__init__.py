@@ -1,6 +1,6 @@
 """How tensors travel between the members of a level."""
 
-from localsgd.wire.collective import Collective, Pending
+from localsgd.wire.collective import Collective, Pending, Sending
 from localsgd.wire.in_process import InProcess
 from localsgd.wire.latency import WithLatency
 from localsgd.wire.metered import Entry, Ledger, Metered
@@ -15,6 +15,7 @@ __all__ = [
     "Metered",
     "Pending",
     "ProcessGroup",
+    "Sending",
     "Sliced",
     "WithLatency",
 ]

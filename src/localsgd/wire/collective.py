@@ -10,7 +10,7 @@ scalars.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
@@ -66,5 +66,17 @@ class Collective(Protocol):
         """Sends `x[g, i, j]` of member i to member j.
 
         The third axis of `x [g, m, M, c]` is the receiver, and that of the result the sender.
+        """
+        ...
+
+
+class Sending(Collective, Protocol):
+    """A collective whose members can also send to one other each, as gossip needs."""
+
+    def send(self, x: Tensor, to: Sequence[int]) -> Pending[Tensor]:
+        """Sends `x[g, i]` of member i to member `to[i]`, for a permutation `to` of all M members.
+
+        The result `[g, m, n]` is what has arrived at each hosted member; `x [g, m, n]` must stay
+        until then. A member that sends to itself sends nothing.
         """
         ...

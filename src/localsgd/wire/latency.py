@@ -11,14 +11,14 @@ The delay passes on a clock: `WALL` really waits, and `SimulatedClock` only adds
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from torch import Tensor
 
 from localsgd.errors import UserError
-from localsgd.wire.collective import Collective, Pending
+from localsgd.wire.collective import Collective, Pending, Sending
 
 
 class Clock(Protocol):
@@ -104,6 +104,9 @@ class WithLatency:
 
     def exchange(self, x: Tensor) -> Pending[Tensor]:
         return self._late(lambda: self.inner.exchange(x))
+
+    def send(self, x: Tensor, to: Sequence[int]) -> Pending[Tensor]:
+        return self._late(lambda: cast(Sending, self.inner).send(x, to))
 
     def _late(self, call: Callable[[], Pending[Tensor]]) -> Pending[Tensor]:
         pending = call()

@@ -2,12 +2,13 @@
 
 Bytes are the payload that one member of a level sends (a worker, or outside the innermost level a
 block), independently of the transport and of how members are hosted. A chunk that a member would
-send to itself is not counted. Syncs of models, gradients, inner states and signals count; checks at
-the start, evaluation and the buffers of the final model do not.
+send to itself is not counted, and where some members send to none, it is the mean of all. Syncs of
+models, gradients, inner states and signals count; checks at the start, evaluation and the buffers
+of the final model do not.
 
 The bytes that arrive at a member are modelled, by the kind of call, for M members and c bytes sent:
 
-    sum: 2 (M - 1)/M c, as a ring     gather: (M - 1) c     exchange: c
+    sum: 2 (M - 1)/M c, as a ring     gather: (M - 1) c     exchange, send: c
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from torch import Tensor
 
-from localsgd.wire.collective import Collective, Pending, T
+from localsgd.wire.collective import Collective, Pending, Sending, T
 
 Waiting: TypeAlias = Callable[[], AbstractContextManager[object]]
 """Makes a context in which this process waits for others, and so doesn't count as stuck."""
@@ -110,6 +111,11 @@ class Metered:
     def exchange(self, x: Tensor) -> Pending[Tensor]:
         payload = _member_bytes(x) * (self.members - 1) // self.members
         return self._count(lambda: self.inner.exchange(x), payload, payload)
+
+    def send(self, x: Tensor, to: Sequence[int]) -> Pending[Tensor]:
+        moved = sum(source != target for source, target in enumerate(to))
+        payload = _member_bytes(x) * moved // self.members
+        return self._count(lambda: cast(Sending, self.inner).send(x, to), payload, payload)
 
     def _count(
         self, call: Callable[[], Pending[Tensor]], payload: int, arrives: int

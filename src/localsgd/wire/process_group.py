@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from localsgd.wire.ahead import Ahead
-from localsgd.wire.collective import Collective, Pending
+from localsgd.wire.collective import Collective, Pending, Sending
 from localsgd.wire.in_process import sum_members
 from localsgd.wire.presence import Presence
 
@@ -70,6 +71,22 @@ class ProcessGroup:
         return self._started(work, received).then(
             lambda chunks: chunks.permute(2, 0, 1, 3).reshape(1, self.hosted, self.members, c)
         )
+
+    def send(self, x: Tensor, to: Sequence[int]) -> Pending[Tensor]:
+        received, mine, m = torch.empty_like(x), self.group.rank(), self.hosted
+        calls = []
+        # Between two processes, messages are matched in the order of the members that send them.
+        for source, target in enumerate(to):
+            (here, row), (there, place) = divmod(source, m), divmod(target, m)
+            if here == there == mine:
+                received[0, place] = x[0, row]
+            elif here == mine:
+                sent = x[0, row].contiguous()
+                calls.append(dist.P2POp(dist.isend, sent, group=self.group, group_peer=there))
+            elif there == mine:
+                arriving = received[0, place]
+                calls.append(dist.P2POp(dist.irecv, arriving, group=self.group, group_peer=here))
+        return self._sent(dist.batch_isend_irecv(calls) if calls else [], received)
 
     def broadcast(self, x: Tensor) -> Pending[Tensor]:
         """Overwrites `x` with that of the first process."""
@@ -176,6 +193,12 @@ class Sliced:
         pending = self.across.exchange(self._slice(padded).contiguous())
         return _staged(lambda: self._assemble(pending.wait())[..., :c], self.ahead)
 
+    def send(self, x: Tensor, to: Sequence[int]) -> Pending[Tensor]:
+        padded = _pad(x, self.inside.processes)
+        c = x.shape[-1]
+        pending = cast(Sending, self.across).send(self._slice(padded).contiguous(), to)
+        return _staged(lambda: self._assemble(pending.wait())[..., :c], self.ahead)
+
 
 @dataclass(frozen=True)
 class Leaders:
@@ -213,6 +236,10 @@ class Leaders:
 
     def exchange(self, x: Tensor) -> Pending[Tensor]:
         pending = self.across.exchange(x) if self.across else Pending.done(torch.empty_like(x))
+        return self._broadcast(pending)
+
+    def send(self, x: Tensor, to: Sequence[int]) -> Pending[Tensor]:
+        pending = self.across.send(x, to) if self.across else Pending.done(torch.empty_like(x))
         return self._broadcast(pending)
 
 

@@ -115,6 +115,22 @@ def by_samples(memory: Memory, rows: Tensor, rate: float, last: bool) -> Tensor:
     return moved(memory, rows, shares @ rows)
 
 
+def ring(memory: Memory, rows: Tensor, rate: float, last: bool) -> Tensor:
+    """W rows, for the matrix of D-PSGD on a ring; the run ends with the mean."""
+    one = torch.eye(K, dtype=rows.dtype)
+    mixed = (one + one.roll(1, 0) + one.roll(-1, 0)) / 3 @ rows
+    return mixed.mean(0).expand_as(rows) if last else mixed
+
+
+def pairs(memory: Memory, rows: Tensor, rate: float, last: bool) -> Tensor:
+    sync = memory["sync"] = memory.get("sync", -1) + 1
+    a, b, c, d = torch.randperm(K, generator=generator_for(0, "pairs", sync)).tolist()
+    mixed = rows.clone()
+    for one, other in ((a, b), (c, d)):
+        mixed[one] = mixed[other] = (rows[one] + rows[other]) / 2
+    return mixed.mean(0).expand_as(rows) if last else mixed
+
+
 CASES: dict[str, tuple[dict[str, Any], Average]] = {
     "local": ({}, plain),
     "slowmo": ({"method": "slowmo", "outer_lr": 0.8, "outer_momentum": 0.4}, slowmo(0.4, 0.8)),
@@ -128,6 +144,8 @@ CASES: dict[str, tuple[dict[str, Any], Average]] = {
     "noise and clipping": ({"noise": 1e-3, "clip": 0.5}, plain),
     "momenta averaged": ({"inner_state": "momentum_buffer=average:2"}, plain),
     "momenta reset": ({"inner_state": "momentum_buffer=reset:2"}, plain),
+    "a ring": ({"neighbours": "ring"}, ring),
+    "pairs": ({"neighbours": "pairs"}, pairs),
     "weighed by samples": ({"partition": "dirichlet:1", "weighting": "samples"}, by_samples),
 }
 

@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 
+from localsgd.averaging.gossip import RING, Mixing, Pairs
 from localsgd.averaging.outer import Outer, outer_named
 from localsgd.inner import LARS, Clip, GradientNoise, SignDescent, Transform
 from localsgd.reduce import Options, Reducer, reducer_named
@@ -60,6 +61,7 @@ def reducer_of(run: Run, layout: Layout) -> Reducer:
         way=run.compression_way,
         rank=run.power_sgd_rank,
         seed=run.seed,
+        own=run.options,
     )
     return reducer_named(run.compression or "none", options).bound(layout)
 
@@ -71,7 +73,13 @@ def outer_of(run: Run) -> Outer | None:
         run.workers or 1,
         learning_rate=run.outer_lr,
         momentum=run.outer_momentum,
+        options=run.options,
     )
+
+
+def mixing_of(run: Run) -> Mixing | None:
+    """Who averages with whom at the outermost level; None if all do with all."""
+    return {"all": None, "ring": RING, "pairs": Pairs(run.seed)}[run.neighbours]
 
 
 def transforms_of(run: Run) -> list[Transform]:

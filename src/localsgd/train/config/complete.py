@@ -9,6 +9,7 @@ import msgspec
 from localsgd.averaging.topology import Topology
 from localsgd.errors import UserError
 from localsgd.train.config.methods import method
+from localsgd.train.config.parts import plugins_of
 from localsgd.train.config.plan import Plan, known
 from localsgd.train.config.run import PRESETS, Run
 from localsgd.train.data.task import Card
@@ -43,6 +44,7 @@ def complete_run(given: Run, card: Card) -> Run:
         if defaults.lr_warmup is not None:
             share = defaults.lr_warmup / defaults.epochs
         run = msgspec.structs.replace(run, lr_warmup=known(run.epochs) * share)
+    run = msgspec.structs.replace(run, plugins=plugins_of(run))
     plan = Plan(run, given.train_samples or card.train_size)
     plan.check()
     return run

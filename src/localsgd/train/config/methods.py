@@ -1,16 +1,20 @@
 """Methods by name: how H, reducers and outer optimizers are chosen for every level.
 
 A method is a combination of what the seams offer. To add one, add an entry; a new schedule, reducer
-or outer optimizer is a file of its own.
+or outer optimizer is a file of its own. A schedule from outside the package is a method of its own
+name.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from localsgd.errors import unknown_name
+from localsgd.basics.options import made
+from localsgd.basics.outside import Outside
+from localsgd.errors import UserError
 from localsgd.schedule.adaptive import adacomm, cyclic, decreasing, plateau, qsr, waiting_below
 from localsgd.schedule.fixed import WarmupShape, every, post_local, warmup
 from localsgd.schedule.progress import Schedule
@@ -29,6 +33,7 @@ class Moments:
         alpha: of the quadratic rule, in units of the learning rate.
         waiting: the share of the time that may be spent waiting.
         cycle: of a cyclic learning rate.
+        options: of schedules from outside, as `NAME.OPTION=VALUE`.
     """
 
     switch: int
@@ -39,6 +44,7 @@ class Moments:
     alpha: float = 1.0
     waiting: float = 0.05
     cycle: int = 1
+    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -192,8 +198,38 @@ METHODS = {
 }
 
 
+def _check(what: str, part: Any) -> None:
+    if not (isinstance(part, Method) or callable(part)):
+        raise UserError(
+            f"{what} is {part!r}; give a class whose values are schedules, a schedule, or a "
+            "localsgd.train.Method"
+        )
+
+
+OUTSIDE = Outside("method", "localsgd.schedules", lambda: METHODS, _check)
+"""Of other packages: classes of schedules, schedules, or methods."""
+
+
+def method_names() -> tuple[str, ...]:
+    """All methods."""
+    return (*METHODS, *OUTSIDE.names())
+
+
 def method(name: str) -> Method:
     """The method of that name."""
-    if name not in METHODS:
-        raise unknown_name("method", name, METHODS)
-    return METHODS[name]
+    return METHODS[name] if name in METHODS else _from_outside(name, OUTSIDE[name])
+
+
+def _from_outside(name: str, part: Any) -> Method:
+    """A class of schedules is made with the level's H, if it takes one as `local_steps`."""
+    if isinstance(part, Method):
+        return part
+    title = ((part.__doc__ or "").strip() or f"the schedule {name}").splitlines()[0]
+    if not isinstance(part, type):
+        return Method(title, lambda h, at: part, uses=())
+    takes = "local_steps" in inspect.signature(part).parameters
+    return Method(
+        title,
+        lambda h, at: made(name, part, at.options, {"local_steps": h}),
+        uses=("local_steps",) if takes else (),
+    )

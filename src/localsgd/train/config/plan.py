@@ -14,6 +14,7 @@ from localsgd.reduce.sign import Sign
 from localsgd.schedule.progress import Progress, Schedule
 from localsgd.train.config.learning_rate import SCALINGS, Cosine, LearningRate, StepDecay
 from localsgd.train.config.methods import Method, Moments, method
+from localsgd.train.config.parts import check_parts
 from localsgd.train.data.sampling.partition import Partition
 
 if TYPE_CHECKING:
@@ -151,6 +152,7 @@ class Plan:
             alpha=run.qsr_alpha or 0.3 * self.learning_rate.peak,
             waiting=run.waiting,
             cycle=self.cycle,
+            options=run.options,
         )
         return [self.method.schedule(length, moments) for length in local_steps]
 
@@ -199,12 +201,17 @@ class Plan:
         """Whether the outermost level is the plain mean of models, so gradients may be averaged."""
         run = self.run
         plain = run.compression == "none" and run.outer == "average" and self.delay.none
-        return plain and not self.weighs
+        return plain and not self.weighs and not self.gossips
 
     @property
     def averages_gradients(self) -> bool:
         """Whether gradients are averaged, not models, while all levels sync after every step."""
         return self.run.average != "models" and self.exact
+
+    @property
+    def gossips(self) -> bool:
+        """Whether members of the outermost level average with neighbours, and so differ."""
+        return self.run.neighbours != "all"
 
     @property
     def weighs(self) -> bool:
@@ -217,6 +224,7 @@ class Plan:
         _ = self.delay
         rules_of(known(run.inner_state))
         _ = Sign(run.sign_scales)
+        check_parts(run)
         owned = Partition.parse(run.partition).owned
         if run.batched and run.compile:
             raise UserError("batched and compile can't be combined; leave one of them out")
@@ -229,8 +237,10 @@ class Plan:
             raise UserError(
                 "average gradients needs the plain mean of models, but the outermost level has "
                 f"outer {run.outer}, delay {run.delay}, fragments {run.fragments}, weighting "
-                f"{run.weighting}; use models, or auto"
+                f"{run.weighting}, neighbours {run.neighbours}; use models, or auto"
             )
+        if self.gossips:
+            self._check_gossip()
         if run.slowdown and len(run.slowdown) != topology.workers:
             raise UserError(
                 f"slowdown has {len(run.slowdown)} numbers for {topology.workers} workers; "
@@ -260,4 +270,23 @@ class Plan:
         if self.method.grows_batch and any(h > 1 for h in known(run.local_steps)[1:]):
             raise UserError(
                 f"{run.method} needs all levels to average at once; give 1 for those outside"
+            )
+
+    def _check_gossip(self) -> None:
+        """Raises for what needs a model that all members of the outermost level share."""
+        run = self.run
+        needs = {
+            f"compression {run.compression}": run.compression != "none",
+            f"outer {run.outer}": run.outer != "average",
+            "delay or fragments": not self.delay.none,
+            f"weighting {run.weighting}": self.weighs,
+            f"inner_state {run.inner_state}": "average" in known(run.inner_state),
+            f"method {run.method}": self.method.grows_batch,
+            f"topology {self.topology}, of unequal blocks,": bool(self.topology.unequal),
+        }
+        found = [what for what, given in needs.items() if given]
+        if found:
+            raise UserError(
+                f"with neighbours {run.neighbours} no two members need hold the same model, but "
+                f"{found[0]} needs one that all share; leave one of them out"
             )

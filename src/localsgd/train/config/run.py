@@ -20,7 +20,6 @@ Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, lt=1e9)]
 T = TypeVar("T")
 Count = Annotated[int, msgspec.Meta(ge=1)]
-OuterName = Literal["average", "sgd", "block-momentum", "slowmo", "bmuf", "diloco"]
 MOST_BYTES = 1 << 20
 """Largest size of a run's JSON file."""
 PRESETS: dict[str, Any] = {
@@ -35,9 +34,8 @@ PRESETS: dict[str, Any] = {
     "optimizer": "sgd",
 }
 """The settings that a method may choose, and their values if it does not."""
-Compression = Literal[
-    "none", "sign", "ef-sign", "majority", "int8", "top-k", "bfloat16", "power-sgd"
-]
+LATER: dict[str, Any] = {"neighbours": "all", "no_decay": "auto", "options": (), "plugins": ()}
+"""Settings that are newer than the first run folders, which lack them: not written if usual."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,6 +56,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """K, the number of workers; the topology's if not given, 8 without one."""
     topology: str | None = None
     """Who averages with whom: 16, 8x2 (8 blocks of 2), 4x2x2, 2+3+3; flat if not given."""
+    neighbours: Literal["all", "ring", "pairs"] = "all"
+    """With whom a member of the outermost level averages: with all, with the two beside it on a
+    ring, or with one that is drawn at every sync."""
     local_steps: tuple[Count, ...] | None = None
     """H for each level, innermost first: H, H^b, ...; 8 for a flat topology."""
     switch: str = "first-decay"
@@ -77,7 +78,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Epochs between changes of H by adacomm, decreasing and plateau; 1 if not given."""
     waiting: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.05
     """The fraction of the time that method waiting lets workers wait."""
-    compression: Compression | None = None
+    compression: str | None = None
     """How the outermost level compresses updates, with error feedback except for sign and
     majority; the method's choice, or none, if not given."""
     sign_scales: Literal["tensor", "row"] | Count = "tensor"
@@ -90,7 +91,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """The fraction of scalars that top-k sends."""
     power_sgd_rank: Count = 2
     """Rank of power-sgd."""
-    outer: OuterName | None = None
+    outer: str | None = None
     """The outermost level's optimizer, applied to the mean update; the method's choice, or average,
     if not given."""
     outer_lr: Positive | None = None
@@ -157,7 +158,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     nesterov: bool = True
     """Nesterov momentum, as in the paper."""
     weight_decay: NotNegative | None = None
-    """Weight decay of all parameters except those of batch norm; the task's if not given."""
+    """Weight decay of all parameters but those of no_decay; the task's if not given."""
+    no_decay: Literal["auto", "usual", "batch-norm", "nothing"] = "auto"
+    """Parameters without weight decay: biases, normalisation and embeddings (usual), batch norm
+    (batch-norm, the paper), or nothing; auto is batch-norm for models of this package, usual for
+    others."""
     batch_norm: Literal["mean", "recalibrated", "own"] = "mean"
     """Batch-norm statistics of the averaged model: the workers' mean, re-estimated on training
     data (recalibrated), or worker 0's (own)."""
@@ -183,6 +188,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """cpu, cuda, or auto."""
     seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] = 0
     """Seed of everything that is random."""
+    options: tuple[str, ...] = ()
+    """Options of parts from other packages, as NAME.OPTION=VALUE."""
+    plugins: tuple[str, ...] = ()
+    """The parts from other packages, each with the version that the run was begun with. It is
+    filled in, says nothing of where code lies, and loads none."""
 
     def missing(self) -> list[str]:
         """The settings that `complete_run` would fill in."""
@@ -231,7 +241,10 @@ def checked(run: Run) -> Run:
 
 
 def to_json(run: Run) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n"
+    settings = msgspec.to_builtins(run)
+    usual = [name for name, value in LATER.items() if settings[name] == value]
+    kept = {name: value for name, value in settings.items() if name not in usual}
+    return msgspec.json.format(msgspec.json.encode(kept), indent=2) + b"\n"
 
 
 def from_json(path: Path) -> Run:

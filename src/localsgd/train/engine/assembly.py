@@ -27,6 +27,7 @@ from localsgd.train.config.choices import (
     BY_TENSOR,
     OPTIMIZERS,
     mean_of,
+    mixing_of,
     outer_of,
     reducer_of,
     transforms_of,
@@ -60,6 +61,23 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
             "several GPUs"
         )
     return torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Own:
+    """Parts of a run that are given as objects in place of names, on all processes alike.
+
+    Args:
+        model: makes the model of a task; it starts with the weights that it has then.
+        no_decay: the names of a model's parameters without weight decay.
+    """
+
+    model: models.Build | None = None
+    no_decay: models.Rule | None = None
+
+
+NAMED = Own()
+"""All parts have names."""
 
 
 @dataclass
@@ -165,16 +183,18 @@ def assemble(
     waiting: Waiting = nullcontext,
     *,
     weights: bool = True,
+    own: Own = NAMED,
 ) -> Assembly:
     """Builds what trains `run`, which is completed, on `task` with the workers of `placement`.
 
     Args:
         waiting: makes a context for the time in which this process waits for others to synchronise.
         weights: whether a run that starts from a file's reads them; a checkpoint has its own.
+        own: what is given as an object in place of a name.
     """
     plan = Plan(run, task.train_size)
     position = Position.start(plan.topology.levels)
-    model = _model(run, task, device, weights)
+    model = model_of(run, task, device, weights=weights, own=own)
     order = _order(run, plan, task)
     pace = _pace(run, order)
     observations = Observations(placement.hosted, device)
@@ -187,7 +207,7 @@ def assemble(
     inner = Inner(
         OPTIMIZERS[run.optimizer or "sgd"](run),
         weight_decay=run.weight_decay or 0.0,
-        no_decay=models.no_decay(model),
+        no_decay=(own.no_decay or models.decay_rule(run.no_decay, _name_of(run, own)))(model),
         elementwise=run.optimizer not in BY_TENSOR,
     )
     rules = rules_of(run.inner_state or "")
@@ -213,6 +233,7 @@ def assemble(
         reducers=[*means[:-1], reducer_of(run, workers.layout)],
         outers=[None] * (count - 1) + [outer_of(run)],
         delay=plan.delay,
+        mixing=mixing_of(run),
         weigh=_weigh(run, order, pace, position, placement, workers) if plan.weighs else None,
     )
     world = Metered(placement.world, ledger.levels[-1], waiting)
@@ -321,11 +342,21 @@ def _weigh(
     return weigh
 
 
-def _model(run: Run, task: Task, device: torch.device, weights: bool) -> nn.Module:
+def _name_of(run: Run, own: Own) -> str | None:
+    return None if own.model else run.model
+
+
+def model_of(
+    run: Run, task: Task, device: torch.device, *, weights: bool = True, own: Own = NAMED
+) -> nn.Module:
+    """The model that a run starts from."""
     if run.channels_last and task.card.sequential:
         raise UserError(f"channels_last is for images, but the task {task.name} gives text")
-    name = run.model or task.default_model
-    model = models.build(name, task, run.seed, streams=run.batch or 0)
+    streams = run.batch or 0
+    if own.model is not None:
+        model = models.built(own.model, task, run.seed, streams=streams)
+    else:
+        model = models.build(run.model or task.default_model, task, run.seed, streams=streams)
     if run.init is not None and weights:
         load_weights(model, Path(run.init))
     if run.precision == "float64":

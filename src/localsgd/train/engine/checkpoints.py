@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from localsgd.averaging.delay import Fragmented
+from localsgd.averaging.gossip import Gossip
 from localsgd.averaging.level import Level
 from localsgd.basics import strict_json
 from localsgd.basics.files import check_regular, read_text
@@ -177,7 +178,7 @@ def _load_levels(assembly: Assembly, read: Callable[[int], list[dict[str, Any]]]
 
 def _located(
     assembly: Assembly,
-) -> Iterator[tuple[int, Level | Fragmented, list[int], list[list[int]]]]:
+) -> Iterator[tuple[int, Level | Fragmented | Gossip, list[int], list[list[int]]]]:
     """`Placement.located` with the depth of each level: 0 for all unequal blocks hosted here."""
     located = list(assembly.placement.located(assembly.levels))
     blocks_more = len(located) - len(assembly.levels)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import signal
+import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
@@ -26,7 +27,7 @@ from localsgd.train.config.plan import Plan
 from localsgd.train.config.run import Run
 from localsgd.train.data.task import Task
 from localsgd.train.engine import checkpoints
-from localsgd.train.engine.assembly import Assembly, assemble, pick_device
+from localsgd.train.engine.assembly import NAMED, Assembly, Own, assemble, pick_device
 from localsgd.train.engine.environment import environment
 from localsgd.train.engine.evaluation import averaged_model, local_score, score
 from localsgd.train.engine.observer import Observer
@@ -200,8 +201,12 @@ class Execution:
     def _stoppable(self) -> Generator[None]:
         """Ends the run after the current step on Ctrl-C or SIGTERM.
 
-        A single process writes a checkpoint first.
+        A single process writes a checkpoint first. Outside a program's main thread nothing is
+        caught, since Python gives signals to that one alone.
         """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
 
         def stop(number: int, frame: FrameType | None) -> None:
             self._stop = True
@@ -255,6 +260,7 @@ def prepare(
     waiting: Waiting = nullcontext,
     checkpoint_every: int = 1,
     watching: Watching | None = None,
+    own: Own = NAMED,
 ) -> Execution:
     """Assembles `run`, which is completed, on this process's share of the workers.
 
@@ -266,13 +272,14 @@ def prepare(
         waiting: a context around the time in which this process waits for others.
         checkpoint_every: evaluations from one checkpoint to the next.
         watching: what is measured while it trains.
+        own: parts that are given as objects.
     """
     device = pick_device(run.device, local_rank)
     plan = Plan(run, task.train_size)
     plan.check()  # Of the data that is there, which may be less than the task's.
     placement = placement_of(plan.topology, timeout)
     kept = resuming and checkpoints.checkpoints(Folder(path).checkpoints)
-    assembly = assemble(run, task, placement, device, waiting, weights=not kept)
+    assembly = assemble(run, task, placement, device, waiting, weights=not kept, own=own)
     check_same("starting point", starting_point(assembly))
     watching = watching or Watching()
     execution = Execution(assembly, Folder(path), observer, checkpoint_every, watching)

@@ -101,10 +101,10 @@ class DriftWatcher:
         self._rows: Tensor | None = None
 
     def start(self, assembly: Assembly) -> None:
-        if not assembly.plan.delay.none:
+        if not assembly.plan.delay.none or assembly.plan.gossips:
             raise UserError(
-                "drift is measured from the last average of all workers, but with delay or "
-                "fragments they never hold the same model; watch something else"
+                "drift is measured from the last average of all workers, but with delay, "
+                "fragments or neighbours they never hold the same model; watch something else"
             )
 
         def before() -> None:

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from localsgd.errors import unknown_name
+from localsgd.basics.outside import Outside
+from localsgd.errors import UserError
 from localsgd.train.data import models
 from localsgd.train.data.task import Card, Defaults, Task
 from localsgd.train.data.tasks import cifar, digits, fashion_mnist, imagenet, wikitext
 from localsgd.train.data.tasks.download import Progress
 from localsgd.train.data.tasks.entry import Entry, Source
 
-__all__ = ["Card", "Defaults", "Row", "Task", "card", "describe", "load", "models", "task_names"]
+__all__ = [
+    "Card",
+    "Defaults",
+    "Entry",
+    "Row",
+    "Source",
+    "Task",
+    "card",
+    "describe",
+    "load",
+    "models",
+    "task_names",
+]
 
 # A new task joins by a line here.
 _ENTRIES: dict[str, Entry] = {
@@ -31,6 +45,18 @@ _ENTRIES: dict[str, Entry] = {
 }
 
 
+def _check(what: str, part: Any) -> None:
+    if not isinstance(part, Entry):
+        raise UserError(
+            f"{what} is {part!r}; give a localsgd.train.data.tasks.Entry: a card, and functions "
+            "that find and load the data"
+        )
+
+
+OUTSIDE = Outside("task", "localsgd.tasks", lambda: _ENTRIES, _check)
+"""Of other packages: entries."""
+
+
 @dataclass(frozen=True)
 class Row:
     """A task as `localsgd tasks` lists it, with the folder of its data if it was found."""
@@ -41,7 +67,7 @@ class Row:
 
 def task_names() -> tuple[str, ...]:
     """The tasks by name."""
-    return tuple(_ENTRIES)
+    return (*_ENTRIES, *OUTSIDE.names())
 
 
 def card(name: str) -> Card:
@@ -54,9 +80,7 @@ def card(name: str) -> Card:
 
 
 def _entry(name: str) -> Entry:
-    if name not in _ENTRIES:
-        raise unknown_name("task", name, _ENTRIES)
-    return _ENTRIES[name]
+    return _ENTRIES[name] if name in _ENTRIES else OUTSIDE[name]
 
 
 def load(
@@ -81,4 +105,5 @@ def load(
 
 def describe(data_dir: Path | None = None) -> tuple[Row, ...]:
     """All tasks, and whether their data was found. Reads and downloads nothing."""
-    return tuple(Row(entry.card, entry.find(data_dir)) for entry in _ENTRIES.values())
+    entries = map(_entry, task_names())
+    return tuple(Row(entry.card, entry.find(data_dir)) for entry in entries)

@@ -9,8 +9,8 @@ import re
 import pytest
 from rich.console import Console
 
-from localsgd.show.live import REFRESH_SECONDS, Live
-from localsgd.show.remaining import Pace
+from localsgd.train.runs.live import REFRESH_SECONDS, Live
+from localsgd.train.runs.remaining import Pace
 from tests.show.records import rows_of, small_assembly, summary_of
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"

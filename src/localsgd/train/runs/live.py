@@ -1,8 +1,9 @@
-"""Shows a run's progress: two live lines on a terminal, or a plain line for each evaluation."""
+"""Shows a run's progress: two live lines on a terminal or in a notebook, else a few plain ones."""
 
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -17,10 +18,10 @@ from rich.table import Table
 from rich.text import Text
 
 from localsgd.basics.units import count, duration, plural, size
-from localsgd.show.remaining import Pace
 from localsgd.train.data.metric import metric_of
 from localsgd.train.engine.assembly import Assembly
 from localsgd.train.engine.observer import Observer
+from localsgd.train.runs.remaining import Pace
 
 REFRESH_SECONDS = 0.25
 """Least time between two pictures on a terminal."""
@@ -34,7 +35,8 @@ class Live(Observer):
     interpreter exits, however it came to that; it can be used as a context too.
 
     Args:
-        console: a terminal gets live lines; a file or a pipe a line for each evaluation.
+        console: a terminal gets live lines, and so does a notebook that has ipywidgets; a file or a
+            pipe gets a line for each evaluation.
         quiet: print nothing, as in all processes but one.
         title: of the run, in front of every line.
         clock: returns the time in seconds.
@@ -52,7 +54,7 @@ class Live(Observer):
         self._title = title
         self._clock = clock
         self._loud = not quiet
-        self._drawn = not quiet and console.is_terminal and not console.is_dumb_terminal
+        self._drawn = not quiet and _draws(console)
         self._live: rich.live.Live | None = None
         self._next = float("inf")
         self._pace = Pace(clock)
@@ -83,7 +85,8 @@ class Live(Observer):
             vertical_overflow="crop",
         )
         self._live.start()
-        self._console.show_cursor(True)  # a process that is killed can't bring it back
+        if not self._console.is_jupyter:
+            self._console.show_cursor(True)  # a process that is killed can't bring it back
         atexit.register(self.close)
         self._assembly = assembly
         self._draw()
@@ -167,6 +170,13 @@ class Live(Observer):
         yield f"{size(assembly.ledger.bytes)} sent per member"
         rate = self._pace.steps_per_second
         yield "" if rate is None else f"{count(rate * assembly.plan.batch)} samples/s"
+
+
+def _draws(console: Console) -> bool:
+    """Whether what was printed can be drawn anew."""
+    if console.is_jupyter:  # rich's live lines are a widget there
+        return importlib.util.find_spec("ipywidgets") is not None
+    return console.is_terminal and not console.is_dumb_terminal
 
 
 def _running_loss(assembly: Assembly) -> float | None:

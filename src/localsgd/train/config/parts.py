@@ -1,0 +1,132 @@
+"""The parts of a run that are chosen by name: which there are, and which come from outside."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from localsgd.averaging import outer
+from localsgd.basics.options import given_to, options_of, split
+from localsgd.basics.outside import Outside
+from localsgd.errors import UserError
+from localsgd.reduce import named
+from localsgd.train.config import methods
+from localsgd.train.data import models, tasks
+
+if TYPE_CHECKING:
+    from localsgd.train.config.run import Run
+
+MEANS = tuple(named.MEANS)
+"""Names of reducers that are settings of their own (`reduction`)."""
+
+OUTSIDE: Mapping[str, Outside] = {
+    "task": tasks.OUTSIDE,
+    "model": models.OUTSIDE,
+    "method": methods.OUTSIDE,
+    "compression": named.OUTSIDE,
+    "outer": outer.OUTSIDE,
+}
+"""What other packages have, by the setting of a run that names it."""
+PYTHON = "an object in Python"
+"""Where a part comes from that was given as an object."""
+MADE = ("method", "compression", "outer")
+"""The settings whose parts are made with options."""
+
+
+def compression_names() -> tuple[str, ...]:
+    """The names for `compression`."""
+    own = tuple(name for name in named.REDUCERS if name not in MEANS)
+    return (*own, *named.OUTSIDE.names())
+
+
+def outer_names() -> tuple[str, ...]:
+    """The names for `outer`."""
+    return (*outer.OUTERS, *outer.OUTSIDE.names())
+
+
+def from_outside(run: Run) -> Iterator[tuple[str, str]]:
+    """The settings of a run whose parts come from outside, with their names."""
+    for setting, others in OUTSIDE.items():
+        name = getattr(run, setting)
+        if name is not None and others.origin(name) is not None:
+            yield setting, name
+
+
+def plugins_of(run: Run) -> tuple[str, ...]:
+    """The run's parts from outside with their packages and versions, as a run records them."""
+    return tuple(
+        f"{setting} {name}: {OUTSIDE[setting].origin(name)}" for setting, name in from_outside(run)
+    )
+
+
+def options_by_name() -> dict[str, Mapping[str, Any]]:
+    """The options of all parts from outside that have some, with their usual values."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for setting in MADE:
+        for name in OUTSIDE[setting].names():
+            part = OUTSIDE[setting][name]
+            found[name] = options_of(part) if _is_made(setting, part) else {}
+    return {name: options for name, options in found.items() if options}
+
+
+def check_parts(run: Run) -> None:
+    """Raises for a compression or an outer optimizer that is not there, and for options that no
+    part of the run reads.
+    """
+    if run.compression in MEANS or run.compression not in compression_names():
+        raise named.OUTSIDE.unknown(str(run.compression))
+    if run.outer not in outer_names():
+        raise outer.OUTSIDE.unknown(str(run.outer))
+    used = {name: setting for setting, name in from_outside(run)}
+    for text in run.options:
+        name, _, _ = split(text)
+        if name not in used:
+            mine = f"those of {', '.join(used)}" if used else "none"
+            raise UserError(
+                f"option {text!r} is of no part of this run from another package; there are {mine}"
+            )
+    for name, setting in used.items():
+        part = OUTSIDE[setting][name]
+        if _is_made(setting, part):
+            given_to(name, part, run.options)
+        elif any(split(text)[0] == name for text in run.options):
+            raise UserError(f"{setting} {name} has no options; leave them out")
+
+
+def _is_made(setting: str, part: Any) -> bool:
+    """Whether a part is a class or function that is called with options.
+
+    A function in the place of a method is a schedule.
+    """
+    return setting in MADE and (inspect.isclass(part) or setting != "method")
+
+
+def changed_plugins(run: Run) -> list[str]:
+    """What to say of the parts that a recorded run has from other packages, if anything.
+
+    Raises:
+        UserError: one is not there.
+    """
+    found = []
+    for text in run.plugins:
+        if not text.isprintable() or ": " not in text:
+            raise UserError(f"plugins of the run are damaged: {text!r}; put back what it had")
+        place, _, recorded = text.partition(": ")
+        setting, _, name = place.partition(" ")
+        if recorded == PYTHON:
+            raise UserError(
+                f"{setting} {name} was {PYTHON}; go on from there, by the same "
+                "Run(...).train(out=...)"
+            )
+        if setting not in OUTSIDE or getattr(run, setting) != name:
+            continue
+        now = OUTSIDE[setting].origin(name)
+        if now is None:
+            raise UserError(
+                f"{setting} {name} was that of {recorded}, which is not here; install it, or give "
+                "the module that has it with --use"
+            )
+        if str(now) != recorded:
+            found.append(f"{setting} {name}: {recorded} before, {now} now; results may differ")
+    return found

@@ -1,0 +1,1 @@
+"""Carries runs out, from the command line and from Python."""

@@ -1,0 +1,119 @@
+"""What a run has given: curves, traffic, models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from localsgd.errors import UserError, unknown_name
+from localsgd.train.config.run import Run
+from localsgd.train.data.metric import Metric, metric_of
+from localsgd.train.engine.run_folder import Folder
+from localsgd.wire import Entry, Ledger
+
+Weights = dict[str, Tensor]
+"""A state dict, on the CPU."""
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """The result of a run that has ended.
+
+    Args:
+        settings: of the run, all of them.
+        rows: the evaluations, oldest first: the lines of `metrics.jsonl`.
+        summary: what is in `summary.json`.
+        weights: the averaged model's state dict, on the CPU.
+        model: the averaged model, in eval mode; None for a run that was loaded from its folder
+            alone.
+        local_weights: a state dict for each worker that this process hosts, by worker; empty for a
+            run that was loaded. After the last sync all workers hold the same parameters; buffers,
+            such as the statistics of batch norm, are each worker's own.
+        path: of its folder; None for a run without one.
+    """
+
+    settings: Run
+    rows: Sequence[Mapping[str, Any]]
+    summary: Mapping[str, Any]
+    weights: Weights
+    model: nn.Module | None = None
+    local_weights: Mapping[int, Weights] = field(default_factory=dict)
+    path: Path | None = None
+
+    @property
+    def metric(self) -> Metric:
+        """What models of this task are judged by."""
+        return metric_of(self.summary)
+
+    @property
+    def score(self) -> float:
+        """The averaged model's accuracy (0 to 1) on test data, or its perplexity."""
+        return self.summary[self.metric.key]
+
+    @property
+    def diverged(self) -> bool:
+        """Whether numbers have stopped being finite."""
+        return bool(self.summary.get("diverged"))
+
+    @property
+    def ledger(self) -> Ledger:
+        """Calls, bytes and seconds waited by level, innermost first."""
+        return Ledger([Entry(**entry) for entry in self.summary["ledger"]])
+
+    def curve(self, name: str = "") -> tuple[list[float], list[float]]:
+        """Epochs, and a value at each evaluation.
+
+        Args:
+            name: a key of `rows`, such as `train_loss` or `seconds`; the task's metric if not
+                given.
+        """
+        key = name or self.metric.key
+        known = {key for row in self.rows for key, value in row.items() if _is_number(value)}
+        if key not in known:
+            raise unknown_name("curve", key, sorted(known) or ["none"])
+        return [row["epoch"] for row in self.rows], [row[key] for row in self.rows]
+
+    def __repr__(self) -> str:
+        metric = self.metric
+        where = "" if self.path is None else f", {self.path}"
+        return (
+            f"Result({self.settings.method} on {self.settings.task}: test {metric.name} "
+            f"{metric.words(self.score, 1)} after {self.summary['steps']} steps{where})"
+        )
+
+
+def load(path: Path | str) -> Result:
+    """The result of a run in a folder, however it was started.
+
+    Reads data alone: no code that the folder names or holds is imported.
+
+    Raises:
+        UserError: no run's folder; the run has not ended; a file is damaged.
+    """
+    folder = Folder.open(Path(path).expanduser())
+    summary = folder.summary()
+    if summary is None:
+        raise UserError(
+            f"{path} has not ended; go on with `localsgd resume {path}`, or with the program that "
+            "began it"
+        )
+    return Result(folder.run, folder.metrics(), summary, weights_in(folder), path=folder.path)
+
+
+def weights_in(folder: Folder) -> Weights:
+    """The averaged model's weights."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(folder.model)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{folder.model} can't be read: {error}") from None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,244 @@
+"""Runs from Python: objects in place of names, results, interruption."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from localsgd.cli.main import _call, _parse
+from localsgd.errors import UserError
+from localsgd.train import Interrupted, Observer, Result, Run, load, task_of
+from localsgd.train.data.tasks.tensors import TensorTask
+from localsgd.train.engine.assembly import Assembly
+from localsgd.train.launch import launch
+from localsgd.train.runs import run as runs
+from tests.runs import same
+
+PROGRAM = Path(__file__).with_name("program.py")
+"""Trains twice, as one of several processes, and leaves its results."""
+
+
+def halves() -> TensorTask:
+    """60 points of the plane, by the sign of their first coordinate."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 2, generator=draw)
+    y = (x[:, 0] > 0).long()
+    return task_of("halves", (x[:40], y[:40]), (x[40:], y[40:]))
+
+
+class Net(nn.Module):
+    """Weights that no initialisation of the package would give."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(2, 4)
+        self.norm = nn.LayerNorm(4)
+        self.last = nn.Linear(4, 2)
+        nn.init.constant_(self.first.bias, 7.0)
+        nn.init.constant_(self.last.bias, -3.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.norm(self.first(x)))
+
+
+class Looking(Observer):
+    """Keeps what trains, and calls `at_step` after every step."""
+
+    def __init__(self, at_step: Callable[[int], None] = lambda step: None) -> None:
+        self.at_step = at_step
+        self.start: dict[str, Tensor] = {}
+
+    def started(self, assembly: Assembly) -> None:
+        self.assembly = assembly
+        state = assembly.workers.models[-1].state_dict()
+        self.start = {name: value.clone() for name, value in state.items()}
+
+    def stepped(self, assembly: Assembly) -> None:
+        self.at_step(assembly.workers.step)
+
+
+def run(**settings: Any) -> Run:
+    """8 steps of 2 workers."""
+    usual = {"method": "local", "workers": 2, "local_steps": 3, "batch": 5, "epochs": 2, "seed": 3}
+    return Run(**{"task": halves(), "model": Net, **usual, **settings})
+
+
+def trained(out: Path | None = None, *observers: Observer, **settings: Any) -> Result:
+    return run(**settings).train(out, observers, progress=False)
+
+
+def seeded(make: Callable[[], nn.Module], seed: int = 3) -> dict[str, Tensor]:
+    torch.manual_seed(seed)
+    return make().state_dict()
+
+
+@pytest.mark.parametrize("model", [Net, lambda: Net(), lambda task: Net(), "module"])
+def test_own_initial_weights_are_left_alone(model: Any) -> None:
+    looking = Looking()
+    torch.manual_seed(3)
+    trained(None, looking, model=Net() if model == "module" else model)
+    assert same(looking.start, dict(seeded(Net)))
+
+
+def test_weight_decay_spares_what_people_expect_unless_told() -> None:
+    matrices = {"first.weight", "last.weight"}
+    cases: list[tuple[Any, set[str]]] = [
+        (None, matrices),
+        ("batch-norm", {name for name, _ in Net().named_parameters()}),
+        (lambda model: {"last.weight"}, {n for n, _ in Net().named_parameters()} - {"last.weight"}),
+    ]
+    for rule, expected in cases:
+        looking = Looking()
+        trained(None, looking, no_decay=rule, weight_decay=0.1, epochs=0.5)
+        workers = looking.assembly.workers
+        decayed = {slot.name for slot in workers.layout.slots[: workers._decayed]}
+        assert decayed == expected
+
+
+def test_a_result_has_curves_ledger_and_models(tmp_path: Path) -> None:
+    result = trained(tmp_path / "run")
+    assert result.curve("train_loss")[0] == [1.0, 2.0]
+    assert result.curve()[1][-1] == result.score
+    assert result.path == tmp_path / "run"
+    # 8 steps, H = 3: syncs after 3 and 6, and a last one. 6 tensors in a row of 96 float32.
+    assert result.ledger.levels[0].calls == 3
+    assert result.ledger.bytes == 3 * 96 * 4
+    assert same(load_file(tmp_path / "run" / "model.safetensors"), result.weights)
+    assert result.model is not None
+    x, y = halves().test
+    assert float((result.model(x).argmax(1) == y).float().mean()) == pytest.approx(result.score)
+    assert sorted(result.local_weights) == [0, 1]
+    assert same(dict(result.local_weights[1]), result.weights)
+    loaded = load(tmp_path / "run")
+    assert same(loaded.weights, result.weights)
+    assert loaded.model is None
+    assert list(loaded.rows) == list(result.rows)
+    with pytest.raises(UserError, match="unknown curve 'los'"):
+        result.curve("los")
+
+
+def test_a_stopped_run_goes_on_with_the_same_bits_with_and_without_a_folder(
+    tmp_path: Path,
+) -> None:
+    whole = trained(tmp_path / "whole")
+
+    def stop(step: int) -> None:
+        if step == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    for out in (tmp_path / "stopped", None):
+        stopped = run()
+        with pytest.raises(Interrupted, match=r"the same train\(\) goes on"):
+            stopped.train(out, [Looking(stop)], progress=False)
+        again = Looking()
+        result = (run() if out else stopped).train(out, [again], progress=False)
+        assert same(result.weights, whole.weights)
+        assert not same(again.start, dict(seeded(Net)))
+        assert list(map(comparable, result.rows)) == list(map(comparable, whole.rows))
+
+
+def comparable(row: Any) -> dict[str, Any]:
+    return {name: row[name] for name in ("step", "train_loss", "test_accuracy", "syncs")}
+
+
+def test_a_run_that_has_ended_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = trained(tmp_path / "run")
+
+    def opened(*given: Any, **options: Any) -> Any:
+        raise AssertionError("it trains again")
+
+    monkeypatch.setattr(runs, "opened", opened)
+    again = trained(tmp_path / "run")
+    assert same(again.weights, first.weights)
+    assert again.model is not None
+    assert same(dict(again.model.state_dict()), first.weights)
+
+
+def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
+    trained(tmp_path / "run", epochs=0.5)
+    with pytest.raises(UserError, match=r"other settings \(epochs, lr_warmup, seed\)"):
+        trained(tmp_path / "run", epochs=0.75, seed=4)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").touch()
+    with pytest.raises(UserError, match="exists already"):
+        trained(tmp_path / "mine")
+
+
+def test_the_command_line_does_not_go_on_without_the_objects(tmp_path: Path) -> None:
+    trained(tmp_path / "run", epochs=0.5)
+    for command in (["resume", tmp_path / "run"], ["run", "--config", tmp_path / "run/run.json"]):
+        with pytest.raises(UserError, match="task halves was an object in Python; go on from"):
+            _call(_parse([str(word) for word in command]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"learning_rate": 1.0}, "unknown setting 'learning_rate'; nearest: "),
+        ({"plugins": ("x",)}, "unknown setting 'plugins'"),
+        ({"lr": "much"}, "lr: Expected `float"),
+        ({"compression": "sgn"}, "unknown reducer 'sgn'; nearest: sign"),
+        ({"model": 7}, "model 7 is none"),
+        ({"model": lambda one, two: Net()}, "needs 2 arguments"),
+        ({"model": lambda: 3}, "the model is a int"),
+        ({"options": ("sign.k=1",)}, "is of no part of this run from another package"),
+    ],
+)
+def test_mistakes_are_said_in_one_line(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        trained(**settings)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [
+        ((torch.zeros(3, 2), torch.zeros(2, dtype=torch.int64)), "3 inputs and 2 classes"),
+        ((torch.zeros(3, 2), torch.zeros(3)), "whole numbers from 0"),
+        ((torch.zeros(3, 2), torch.tensor([0, -1, 1])), "whole numbers from 0"),
+    ],
+)
+def test_data_without_classes_is_refused(train: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        task_of("mine", train, train)
+
+
+def test_a_data_set_is_read_sample_by_sample() -> None:
+    pairs = [(torch.tensor([float(i), 0.0]), i % 3) for i in range(6)]
+    task = task_of("mine", pairs, pairs)
+    x, y = task.train_batch(torch.tensor([4, 1]), None)
+    assert (x[:, 0].tolist(), y.tolist(), task.classes) == ([4.0, 1.0], [1, 1], 3)
+    assert task.subset(2).train_size == len(task.subset(2).train[0]) == 2
+
+
+def test_two_processes_train_what_one_does(tmp_path: Path) -> None:
+    """Two runs, one after another, in the same processes."""
+    alone = [
+        trained(local_steps=steps, reduction="ordered").weights["first.weight"] for steps in (1, 3)
+    ]
+    assert launch([str(PROGRAM), str(tmp_path)], 2, program=[]) == 0
+    for rank in range(2):
+        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        assert torch.equal(found["weights"][0], alone[0])
+        assert torch.equal(found["weights"][1], alone[1])
+        assert found["workers"] == [rank]
+
+
+def test_the_module_names_what_it_has() -> None:
+    import localsgd.train
+
+    for name in localsgd.train.__all__:
+        assert getattr(localsgd.train, name) is not None
+    with pytest.raises(AttributeError):
+        _ = localsgd.train.nothing
+    assert "localsgd.train.runs.run" in sys.modules
