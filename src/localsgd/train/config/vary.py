@@ -11,14 +11,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
 from localsgd.errors import UserError, unknown_name
+from localsgd.train.config.parts import OUTSIDE, compression_names, outer_names
 from localsgd.train.config.run import Run, checked
 
 NAMES = tuple(name for name in Run.__struct_fields__ if name != "seed")
+PARTS = {"compression": compression_names, "outer": outer_names}
+"""By setting, the names that it may have, those of other packages included."""
 _TYPES = get_type_hints(Run, include_extras=True)
 _EXAMPLE = "write --vary local_steps=1,4,16 lr=0.1,0.2"
 
@@ -116,8 +119,10 @@ def value_of(name: str, word: str) -> Any:
         raise UserError("seeds are given by --seeds 0..4, so that differences can be paired")
     if name not in NAMES:
         raise unknown_name("setting", name, NAMES)
-    if word == "None":
-        word = "null"  # as msgspec reads it
+    if word == "None" and type(None) in get_args(_TYPES[name]):
+        return None
+    if name in PARTS and word not in PARTS[name]():
+        raise OUTSIDE[name].unknown(word)
     try:
         return msgspec.convert(word, _TYPES[name], strict=False)
     except msgspec.ValidationError as error:
