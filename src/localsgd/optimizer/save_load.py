@@ -56,7 +56,7 @@ def save(
     what was there before.
 
     Examples:
-        >>> import localsgd, tempfile
+        >>> import tempfile
         >>> model = torch.nn.Linear(2, 1)
         >>> optimizer = LocalSGD(torch.optim.SGD(model.parameters(), 0.1), model, local_steps=8)
         >>> folder = tempfile.mkdtemp() + "/save"
@@ -79,10 +79,10 @@ def save(
     Raises:
         UserError: on all ranks, if it can't be saved.
     """
-    place, optimizers = _absolute(folder), _listed(optimizer)
-    lead = optimizers[0]
     from localsgd.saving.store import write  # takes a while to import
 
+    place, optimizers = _absolute(folder), _listed(optimizer)
+    lead = optimizers[0]
     tensors = _agreed(lead, "save", lambda: _own(model, optimizers, more))
     averaged = _averaged(model, optimizers)
     files = {averaged_file.NAME: partial(averaged_file.write, tensors=averaged)}
@@ -93,9 +93,7 @@ def save(
             done.set_result(None)
             return done
     copies = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
-    _running.append(_background().submit(write, place, copies, group, files))
-    _running[0].add_done_callback(_tell)
-    return _running[0]
+    return _in_background(partial(write, place, copies, group, files))
 
 
 def load(
@@ -147,8 +145,14 @@ _running: list[Future[None]] = []
 
 
 @cache
-def _background() -> ThreadPoolExecutor:
+def _executor() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, "localsgd-save")
+
+
+def _in_background(work: Callable[[], None]) -> Future[None]:
+    _running.append(_executor().submit(work))
+    _running[0].add_done_callback(_tell)
+    return _running[0]
 
 
 def _tell(done: Future[None]) -> None:
