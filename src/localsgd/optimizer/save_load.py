@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 ABOUT = "about"
 """The tensor that says, as JSON, what all workers share."""
 
+FORMAT = 1
+"""Of what is saved; another one when it changes."""
+
 PARTS = ("model", "optimizers", "objects", "values", "random")
 """Of what a worker saves."""
 
@@ -203,7 +206,7 @@ def _own(model: nn.Module, optimizers: Sequence[LocalSGD], more: Any) -> dict[st
         found, text = pack(tree[part], f"{_name(lead.worker)}/{part}")
         tensors |= found
         tensors[f"{_name(lead.worker)}/{part}.json"] = as_tensor(text)
-    about = {"format": 1, "workers": lead.workers, "steps": lead.steps}
+    about = {"format": FORMAT, "workers": lead.workers, "steps": lead.steps}
     return {**tensors, ABOUT: as_tensor(json.dumps(about))}
 
 
@@ -248,6 +251,11 @@ class _Found:
         averaged_file.check_safetensors()
         module, files = _checked(model, optimizers), Saved(place)
         about = json.loads(as_text(files.read([ABOUT])[ABOUT]))
+        if about["format"] != FORMAT:
+            raise UserError(
+                f"{place} has the format {about['format']}, and this version reads {FORMAT}; go on "
+                "with the version that it was saved by"
+            )
         then, now = about["workers"], optimizers[0].workers
         worker = optimizers[0].worker if then == now else 0
         tree = _read(files, worker, PARTS)
