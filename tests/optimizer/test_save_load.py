@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 import localsgd
 from localsgd import Delay, LocalSGD, UserError
 from localsgd.reduce import CompressedMean, PowerSgd, Sign
-from tests.distributed.harness import run
+from tests.distributed.harness import ChildFailed, run
 from tests.optimizer.reference import assert_bits, loss_of, nesterov, net, values
 
 pytestmark = pytest.mark.timeout(200)
@@ -196,6 +196,22 @@ def test_a_save_that_is_killed_leaves_the_one_before(tmp_path: Path) -> None:
     assert len(found) > 8
 
 
+def killed_rank(folder: str) -> None:
+    from localsgd.saving import store
+
+    model, optimizer = made({})
+    localsgd.save(folder, model, optimizer, epoch=1)
+    if dist.get_rank():
+        store.Writer.write_data = lambda *_: os.kill(os.getpid(), 9)  # type: ignore[method-assign]
+    localsgd.save(folder, model, optimizer, epoch=2)
+
+
+def test_a_rank_that_is_killed_leaves_the_one_before(tmp_path: Path) -> None:
+    with pytest.raises(ChildFailed):
+        run(2, killed_rank, str(tmp_path / "save"))
+    assert localsgd.load(tmp_path / "save", *made({})) == {"epoch": 1}
+
+
 def full_disk(folder: str, where: int) -> str:
     from localsgd.saving import store
 
@@ -314,7 +330,7 @@ EXPECTED = [
     "the list of optimizers is empty",
     "values/loss is a function, which can't be saved without code in the file",
     "values/mask is no dense tensor (sparse,",
-    "exists and holds something else; give another folder",
+    "holds whole, which is not of a save and would be lost; give a folder that nothing else uses",
     "torch.distributed.checkpoint.state_dict drops what LocalSGD remembers",
     'the state has no "local_sgd" part',
     "save() inside averaged_model() would take the average for this worker's own",
@@ -355,6 +371,7 @@ def test_the_averaged_model_needs_nothing_of_this_library(tmp_path: Path) -> Non
     from safetensors.torch import load_file
 
     model, optimizer = made({})
+    (tmp_path / "save").mkdir()  # An empty folder may be there.
     localsgd.save(tmp_path / "save", model, optimizer)
     found = load_file(tmp_path / "save" / "model.safetensors")
     assert_bits(dict(sorted(found.items())), dict(sorted(values(model).items())))

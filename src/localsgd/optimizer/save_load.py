@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 ABOUT = "about"
 """The tensor that says, as JSON, what all workers share."""
 
+FORMAT = 1
+"""Of what is saved; another one when it changes."""
+
 PARTS = ("model", "optimizers", "objects", "values", "random")
 """Of what a worker saves."""
 
@@ -56,7 +59,7 @@ def save(
     what was there before.
 
     Examples:
-        >>> import localsgd, tempfile
+        >>> import tempfile
         >>> model = torch.nn.Linear(2, 1)
         >>> optimizer = LocalSGD(torch.optim.SGD(model.parameters(), 0.1), model, local_steps=8)
         >>> folder = tempfile.mkdtemp() + "/save"
@@ -79,10 +82,10 @@ def save(
     Raises:
         UserError: on all ranks, if it can't be saved.
     """
-    place, optimizers = _absolute(folder), _listed(optimizer)
-    lead = optimizers[0]
     from localsgd.saving.store import write  # takes a while to import
 
+    place, optimizers = _absolute(folder), _listed(optimizer)
+    lead = optimizers[0]
     tensors = _agreed(lead, "save", lambda: _own(model, optimizers, more))
     averaged = _averaged(model, optimizers)
     files = {averaged_file.NAME: partial(averaged_file.write, tensors=averaged)}
@@ -93,9 +96,7 @@ def save(
             done.set_result(None)
             return done
     copies = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
-    _running.append(_background().submit(write, place, copies, group, files))
-    _running[0].add_done_callback(_tell)
-    return _running[0]
+    return _in_background(partial(write, place, copies, group, files))
 
 
 def load(
@@ -147,8 +148,14 @@ _running: list[Future[None]] = []
 
 
 @cache
-def _background() -> ThreadPoolExecutor:
+def _executor() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, "localsgd-save")
+
+
+def _in_background(work: Callable[[], None]) -> Future[None]:
+    _running.append(_executor().submit(work))
+    _running[0].add_done_callback(_tell)
+    return _running[0]
 
 
 def _tell(done: Future[None]) -> None:
@@ -199,7 +206,7 @@ def _own(model: nn.Module, optimizers: Sequence[LocalSGD], more: Any) -> dict[st
         found, text = pack(tree[part], f"{_name(lead.worker)}/{part}")
         tensors |= found
         tensors[f"{_name(lead.worker)}/{part}.json"] = as_tensor(text)
-    about = {"format": 1, "workers": lead.workers, "steps": lead.steps}
+    about = {"format": FORMAT, "workers": lead.workers, "steps": lead.steps}
     return {**tensors, ABOUT: as_tensor(json.dumps(about))}
 
 
@@ -244,6 +251,11 @@ class _Found:
         averaged_file.check_safetensors()
         module, files = _checked(model, optimizers), Saved(place)
         about = json.loads(as_text(files.read([ABOUT])[ABOUT]))
+        if about["format"] != FORMAT:
+            raise UserError(
+                f"{place} has the format {about['format']}, and this version reads {FORMAT}; go on "
+                "with the version that it was saved by"
+            )
         then, now = about["workers"], optimizers[0].workers
         worker = optimizers[0].worker if then == now else 0
         tree = _read(files, worker, PARTS)
