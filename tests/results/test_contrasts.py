@@ -70,7 +70,9 @@ def test_each_is_compared_with_the_baseline_of_its_own_other_settings(tmp_path: 
 
 def test_seeds_that_one_side_lacks_are_left_out_and_nothing_is_decided(tmp_path: Path) -> None:
     base = [0.5, 0.52, 0.51, 0.53, 0.5, 0.51]
-    folders = runs(tmp_path, {0.1: base, 0.2: [value + 0.1 for value in base]})
+    better = [value + 0.1 + 0.01 * (seed % 2) for seed, value in enumerate(base)]
+    folders = runs(tmp_path, {0.1: base, 0.2: better})
+    assert contrasts(groups(folders), ["lr"], point({"lr": "0.1"})).lines[1].decided
     (tmp_path / "0.2-5" / "summary.json").unlink()
     line = contrasts(groups(folders), ["lr"], point({"lr": "0.1"})).lines[1]
     assert (line.n, line.runs, line.decided) == (5, 6, False)

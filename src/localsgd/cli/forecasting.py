@@ -49,6 +49,8 @@ def forecast(
     folders: Mapping[str, Folder],
     processes: int,
     load: Callable[[Run], Task],
+    *,
+    shared: bool,
 ) -> Forecast:
     """The time that `runs` still take, one after the other.
 
@@ -57,6 +59,7 @@ def forecast(
         folders: where they are or will be.
         processes: that share a run's workers.
         load: reads the data of runs whose steps must be measured.
+        shared: whether first phases are trained once.
     """
     summaries = {name: folder.summary() for name, folder in folders.items()}
     costs = _known(runs, summaries)
@@ -64,9 +67,8 @@ def forecast(
     total = alone = 0.0
     for name, wanted in runs.items():
         plan = plan_of(wanted)
-        own, whole = plan.steps * plan.batch, plan.steps * plan.batch
-        if processes == 1:
-            own = own_samples(plan, seen)
+        whole = plan.steps * plan.batch
+        own = own_samples(plan, seen) if shared else whole
         if summaries[name] is not None:
             continue
         cost = costs.get(kind := _kind(wanted))

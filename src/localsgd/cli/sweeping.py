@@ -127,7 +127,10 @@ def _foretell(
     folders = {name: Folder(command.out / name) for name in mine}
     processes = find_world().size if hosting.processes is None else int(hosting.processes)
     part = "" if command.shard == "1/1" else f" (shard {command.shard})"
-    found = forecast(mine, folders, processes, lambda wanted: task_of(wanted, hosting))
+    shared = processes == 1 and not hosting.watch
+    found = forecast(
+        mine, folders, processes, lambda wanted: task_of(wanted, hosting), shared=shared
+    )
     console.print(f"Sweep{part}: {found}", highlight=False, soft_wrap=True)
     if command.forecast:
         console.print("\n".join(mine), highlight=False, soft_wrap=True)

@@ -256,7 +256,8 @@ class Host:
                 self._print_changed_processes(wanted, Folder(path))
             if self.loud and trunks is None:
                 self._print_plan(execution)
-            if trunks is not None and execution.assembly.workers.step == 0:
+            measured = hosting.watch != ""  # which only a run that trains it all can be
+            if trunks is not None and not measured and execution.assembly.workers.step == 0:
                 trunk.start(execution, trunks, observer=Observers(Beating(self.heartbeat), live))
             for logger in loggers:
                 held.callback(logger.close)

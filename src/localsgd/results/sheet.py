@@ -76,7 +76,7 @@ def _notes(found: Contrasts) -> list[str]:
     of = ", ".join(map(str, baselines)) if len(baselines) == 1 else ""
     notes.append(
         f"Difference: to {each}{f' ({of})' if of else ''}, paired by seed, with the t-interval of "
-        f"its mean. p is Holm's for {found.comparisons} "
+        f"its mean, which is not corrected. p is Holm's for {found.comparisons} "
         f"comparison{'s' if found.comparisons > 1 else ''}."
     )
     notes.append(

@@ -92,13 +92,13 @@ def _places(groups: Sequence[Group], across: str) -> dict[str, float]:
 
 
 def _x_axis(axes: Axes, groups: Sequence[Group], across: str, places: dict[str, float]) -> None:
-    from matplotlib.ticker import NullFormatter
+    from matplotlib.ticker import NullLocator
 
     values = list(places.values())
     numeric = all(_number(getattr(group.run, across)) is not None for group in groups)
     if numeric and values and min(values) > 0 and max(values) / min(values) >= RATIO:
         axes.set_xscale("log")
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticks(values, list(places))
     axes.set_xlabel(across)
 

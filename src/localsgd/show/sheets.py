@@ -20,8 +20,10 @@ def table(sheet: Sheet) -> Table:
         caption=Text("\n".join(sheet.notes), style="dim"),
         caption_justify="left",
     )
-    for heading in sheet.headings:
-        found.add_column(heading, justify="right", overflow="fold", no_wrap=True)
+    for column, heading in enumerate(sheet.headings):
+        widest = max((len(row[column]) for row in sheet.rows), default=0)
+        broken = heading.replace(" ", "\n") if len(heading) > widest else heading
+        found.add_column(broken, justify="right", overflow="fold", no_wrap=True)
     for row in sheet.rows:
         found.add_row(*map(Text, row))
     return found

@@ -69,6 +69,7 @@ def test_workers_and_topology_give_way_to_each_other() -> None:
         (["local_steps=0"], "--vary local_steps=0: Expected `int` >= 1"),
         (["compression=zip"], "unknown compression 'zip'"),
         (["outer=zip"], "unknown outer 'zip'"),
+        (["optimizer=zip"], "--vary optimizer=zip: Invalid enum value 'zip'"),
         (["seed=1,2"], "seeds are given by --seeds"),
         (["lr=1", "lr=2"], "--vary names lr twice"),
         (["local_steps/lr=1,2"], "1 has 1 of 2 values; write local_steps/lr="),
