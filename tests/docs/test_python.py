@@ -23,3 +23,9 @@ def test_the_cells_run_in_their_order(tmp_path: Path, monkeypatch: pytest.Monkey
         exec(compile(cell, f"cell {number}", "exec"), names)
     assert torch.is_tensor(names["result"].weights["1.weight"])  # type: ignore[attr-defined]
     assert set(names["scores"]) == {1, 8}  # type: ignore[call-overload]
+
+
+def test_the_graph_on_the_page_on_gossip_comes_together() -> None:
+    text = PAGE.with_name("methods").joinpath("gossip.md").read_text()
+    [code] = re.findall(r"```python\n(.*?)```", text, re.S)
+    exec(compile(code, "gossip.md", "exec"), {})

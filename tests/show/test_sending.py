@@ -31,6 +31,12 @@ ALIKE: list[dict[str, Any]] = [
     {"method": "sign"},
     {"method": "batch-growth"},
     {"topology": "1"},
+    {"neighbours": "ring"},
+    {"topology": "5", "neighbours": "pairs"},
+    {
+        **{"topology": "2x2", "local_steps": (2, 2), "method": "hierarchical"},
+        "neighbours": "ring",
+    },
 ]
 NEARLY: list[dict[str, Any]] = [
     {"method": "local-adam"},

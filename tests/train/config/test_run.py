@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from localsgd.errors import UserError
 from localsgd.schedule.rounds import picture
 from localsgd.train.config.complete import complete_run
 from localsgd.train.config.plan import Plan
-from localsgd.train.config.run import Run, from_json, to_json
+from localsgd.train.config.run import LATER, Run, from_json, to_json
 from localsgd.train.data.tasks.digits import CARD
 from tests.runs import SAMPLES, tiny
 
@@ -140,6 +141,31 @@ def test_the_rate_is_linear_in_the_global_batch_or_not_at_all() -> None:
             "step_warmup of 31 epochs outlasts the run of 30, so that H would never be what",
         ),
         ({"method": "local", "average": "gradients"}, "needs H = 1 at the start, .* H = 8"),
+        ({"compression": "sgn"}, "unknown compression 'sgn'; nearest: sign. There are none, sign"),
+        ({"compression": "ordered"}, "unknown compression 'ordered'"),
+        ({"outer": "slomo"}, "unknown outer optimizer 'slomo'; nearest: slowmo"),
+        ({"options": ("top-k.fraction=0.1",)}, "is of no part of this run from another package"),
+        ({"options": ("fraction=0.1",)}, "not understood; write NAME.OPTION=VALUE"),
+        *(
+            (
+                {"neighbours": neighbours, **settings},
+                f"with neighbours {neighbours} no two .*{what}",
+            )
+            for neighbours in ("ring", "pairs")
+            for settings, what in (
+                ({"compression": "ef-sign"}, "compression ef-sign needs one"),
+                ({"method": "slowmo"}, "outer slowmo needs one"),
+                ({"method": "delayed"}, "delay or fragments needs one"),
+                ({"method": "local-adam"}, "inner_state exp_avg=average"),
+                ({"method": "batch-growth"}, "method batch-growth needs one"),
+                ({"topology": "2+3", "local_steps": (2, 2), "method": "hierarchical"}, "unequal"),
+                ({"partition": "fixed", "weighting": "samples"}, "weighting samples needs one"),
+            )
+        ),
+        (
+            {"neighbours": "ring", "method": "mini-batch", "average": "gradients"},
+            "needs the plain mean of models, .* neighbours ring",
+        ),
     ],
 )
 def test_what_cannot_be_trained_is_refused(settings: dict, says: str) -> None:
@@ -184,3 +210,11 @@ def test_json_that_is_no_run_is_refused_by_its_place(tmp_path: Path, text: str, 
 def test_json_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="No such file or directory; give a file"):
         from_json(tmp_path / "none.json")
+
+
+def test_settings_that_came_later_are_written_where_they_say_something() -> None:
+    """So that records and folders of earlier runs keep their names."""
+    usual = json.loads(to_json(complete_run(Run(), CARD)))
+    assert not {*LATER} & usual.keys()
+    settings = {"neighbours": "ring", "no_decay": "usual"}
+    assert settings.items() <= json.loads(to_json(complete_run(Run(**settings), CARD))).items()

@@ -169,8 +169,9 @@ def test_mistakes(what: str, says: str) -> None:
     assert says in str(refused.value)
 
 
-def test_drift_needs_a_model_on_which_all_average(tmp_path: Path) -> None:
-    run = tiny(method="local", local_steps=(4,), delay=1)
+@pytest.mark.parametrize("settings", [{"delay": 1}, {"neighbours": "ring"}])
+def test_drift_needs_a_model_on_which_all_average(tmp_path: Path, settings: dict[str, Any]) -> None:
+    run = tiny(method="local", local_steps=(4,), **settings)
     with pytest.raises(UserError, match="they never hold the same model"):
         prepared(run, tmp_path, watching=watch("drift", tmp_path)).train()
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.machinery
 import io
 import re
+import sys
+import types
 
 import pytest
 from rich.console import Console
@@ -143,3 +146,42 @@ def test_unfinished_plan_has_dashes_for_h() -> None:
     live.started(small_assembly(topology="2x2", method="hierarchical"))
     assert "H –, –" in file.getvalue()
     live.close()
+
+
+def module(name: str, **contents: object) -> types.ModuleType:
+    made = types.ModuleType(name)
+    made.__spec__ = importlib.machinery.ModuleSpec(name, None)
+    vars(made).update(contents)
+    return made
+
+
+@pytest.mark.parametrize("widgets", [True, False])
+def test_a_notebook_gets_a_bar_if_it_has_widgets_else_lines(
+    widgets: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[object] = []
+
+    class Output:
+        """What a notebook draws anew in its place."""
+
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *error: object) -> None: ...
+
+        def clear_output(self, wait: bool = False) -> None: ...
+
+        def close(self) -> None: ...
+
+    def display(*things: object, **options: object) -> None:
+        shown.extend(things)
+
+    monkeypatch.setitem(sys.modules, "IPython", module("IPython"))
+    there = module("IPython.display", display=display)
+    monkeypatch.setitem(sys.modules, "IPython.display", there)
+    own = module("ipywidgets", Output=Output) if widgets else None
+    monkeypatch.setitem(sys.modules, "ipywidgets", own)
+    console = Console(force_jupyter=True, width=100)
+    said(Live(console, quiet=False), io.StringIO())
+    assert any(isinstance(thing, Output) for thing in shown) is widgets
+    html = "".join(getattr(thing, "html", "") for thing in shown)
+    assert (html.count("epoch 0.5 · step 22") == 1) is not widgets

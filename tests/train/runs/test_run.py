@@ -186,7 +186,7 @@ def test_the_command_line_does_not_go_on_without_the_objects(tmp_path: Path) -> 
         ({"learning_rate": 1.0}, "unknown setting 'learning_rate'; nearest: "),
         ({"plugins": ("x",)}, "unknown setting 'plugins'"),
         ({"lr": "much"}, "lr: Expected `float"),
-        ({"compression": "sgn"}, "unknown reducer 'sgn'; nearest: sign"),
+        ({"compression": "sgn"}, "unknown compression 'sgn'; nearest: sign"),
         ({"model": 7}, "model 7 is none"),
         ({"model": lambda one, two: Net()}, "needs 2 arguments"),
         ({"model": lambda: 3}, "the model is a int"),
