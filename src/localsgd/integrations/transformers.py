@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +69,10 @@ class LocalSGDMixin:
         super().create_accelerator_and_postprocess()
         check_accelerator(self.accelerator)
         save_apart(self.accelerator)
-        # Without DDP around the model.
-        self.accelerator.prepare_model = partial(
-            self.accelerator.prepare_model, evaluation_mode=True
+        prepare = self.accelerator.prepare_model
+        # Without DDP around the model, which the Trainer has put on its device already.
+        self.accelerator.prepare_model = lambda model, **_: prepare(
+            model, device_placement=False, evaluation_mode=True
         )
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
