@@ -91,7 +91,8 @@ class Crew:
         return [answers[rank] for rank in range(len(self.connections))]
 
     def close(self) -> None:
-        _crews.pop(len(self.connections), None)
+        if _crews.get(len(self.connections)) is self:
+            del _crews[len(self.connections)]
         for connection in self.connections:
             connection.close()
         for process in self._processes:

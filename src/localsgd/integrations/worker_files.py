@@ -1,0 +1,109 @@
+"""One file of state for each worker, beside the checkpoint of a framework.
+
+A framework saves one model and one optimizer. Between two syncs every worker has its own, and
+goes on to the same bits only from its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from localsgd.errors import UserError
+from localsgd.optimizer import LocalSGD
+
+State = dict[str, Any]
+
+
+def file_of(folder: str | Path, worker: int) -> Path:
+    return Path(folder) / f"worker-{worker}.pt"
+
+
+def write(
+    folder: str | Path,
+    model: nn.Module,
+    optimizer: LocalSGD,
+    *,
+    scaler: Any = None,
+    accumulating: bool = False,
+) -> None:
+    """Writes this worker's file, whole or not at all.
+
+    Args:
+        folder: for the files of all workers; made if it isn't there.
+        model: as this worker trains it, not the average.
+        optimizer: of the model.
+        scaler: this worker's gradient scaler, or `None`.
+        accumulating: whether gradients wait for further micro-batches.
+    """
+    gradients = {
+        name: parameter.grad
+        for name, parameter in model.named_parameters()
+        if accumulating and parameter.grad is not None
+    }
+    path = file_of(folder, _worker())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state = {
+        "workers": _workers(),
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "scaler": None if scaler is None else scaler.state_dict(),
+        "gradients": gradients,
+    }
+    torch.save(state, path.with_suffix(".part"))
+    os.replace(path.with_suffix(".part"), path)
+
+
+def read(folder: str | Path) -> State:
+    """What `write` wrote of this worker: model, optimizer, scaler and gradients.
+
+    Raises:
+        UserError: on all ranks, if a worker's file is missing, or there were more workers.
+    """
+    workers = _workers()
+    missing = [worker for worker in range(workers) if not file_of(folder, worker).exists()]
+    if missing:
+        raise UserError(
+            f"{folder} has no {file_of(folder, missing[0]).name}, so training can't continue from "
+            "it: it was saved without LocalSGD, by fewer workers, without the optimizer, or was "
+            "cut off; begin anew from its averaged model, or take another checkpoint"
+        )
+    state = torch.load(file_of(folder, _worker()), weights_only=True)
+    if state["workers"] != workers:
+        raise UserError(
+            f"{folder} was saved by {state['workers']} workers, and there are {workers}; start as "
+            "many, or begin anew from its averaged model"
+        )
+    return state
+
+
+def put_gradients(model: nn.Module, state: State) -> None:
+    """Gives the model the gradients that waited for further micro-batches."""
+    for name, parameter in model.named_parameters():
+        if name in state["gradients"]:
+            parameter.grad = state["gradients"][name].to(parameter.device)
+
+
+@contextmanager
+def loading(optimizer: LocalSGD, state: State) -> Generator[None]:
+    """A context in which the optimizer loads this worker's state, whichever it is given."""
+    handle = optimizer.register_load_state_dict_pre_hook(lambda *_: dict(state))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _worker() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def _workers() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
