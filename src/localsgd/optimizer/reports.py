@@ -22,24 +22,27 @@ class Reports:
 
     Args:
         schedules: that look at the means of all workers.
-        world: joins all workers.
+        everyone: joins all ranks of all workers.
         device: where the wire takes tensors from.
         ledger: knows how long this worker has waited.
         inner: the inner optimizer, which has the learning rate.
         needs_rate: whether anybody else goes by the learning rate.
+        alone: whether this rank is the whole worker; otherwise some ranks may have no loss.
     """
 
     def __init__(
         self,
         schedules: Sequence[Schedule],
-        world: Collective,
+        everyone: Collective,
         device: torch.device,
         ledger: Ledger,
         inner: Optimizer,
         needs_rate: bool,
+        alone: bool = True,
     ) -> None:
-        self.signals = Signals(schedules, world, device)
+        self.signals = Signals(schedules, everyone, device)
         self._observations = Observations(1, device)
+        self._alone = alone
         self._silent = False  # at the last exchange, about losses
         self._ledger = ledger
         self._inner = inner
@@ -73,7 +76,8 @@ class Reports:
     def _own(self) -> Tensor:
         if self.signals.flagged:
             return torch.tensor([self.flags()])
-        was_silent, self._silent = self._silent, self._observations.silent
+        silent = self._observations.silent if self._alone else self.signals.silent
+        was_silent, self._silent = self._silent, silent
         if self.of_loss and was_silent and self._silent:
             raise UserError(
                 "local_steps judges by the training loss, and nobody has told it; call "

@@ -152,6 +152,11 @@ class Signals:
     def needed(self) -> bool:
         return bool(self.sees)
 
+    @property
+    def silent(self) -> bool:
+        """Whether no rank had a loss to tell the last time."""
+        return self._known is not None and not self._known.losses
+
     def progress(self, step: int) -> Progress:
         """What has been averaged so far."""
         known = self._known
