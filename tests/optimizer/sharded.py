@@ -6,6 +6,7 @@ rank sees both.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ Values = dict[str, Tensor]
 def perceptron(*widths: int) -> nn.Sequential:
     """In float64, the same for everybody."""
     generator = torch.Generator().manual_seed(7)
-    pairs = zip(widths, widths[1:], strict=False)
+    pairs = itertools.pairwise(widths)
     layers: list[nn.Module] = []
     for wide, narrow in pairs:
         layers += [nn.Linear(wide, narrow), nn.Tanh()]
@@ -37,13 +38,9 @@ def perceptron(*widths: int) -> nn.Sequential:
     return model
 
 
-def even() -> nn.Sequential:
-    return perceptron(4, 16, 8, 2)
-
-
-def uneven() -> nn.Sequential:
-    """Shards of 3 and 2, of 2 and 1, and of 1 and none."""
-    return perceptron(4, 5, 3, 1)
+def net() -> nn.Sequential:
+    """Shards of 3 and 3, of 2 and 1, and of 1 and none."""
+    return perceptron(4, 6, 3, 1)
 
 
 def meshes(*sizes: int) -> DeviceMesh:
@@ -75,7 +72,7 @@ def momentum(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def train(
-    optimizer: LocalSGD,
+    optimizers: Sequence[LocalSGD],
     model: nn.Module,
     worker: int,
     steps: range,
@@ -88,12 +85,11 @@ def train(
     """
     for step in steps:
         parts = halves(worker, step)
-        optimizer.zero_grad()
-        loss = loss_of(model, parts if shard is None else parts[shard : shard + 1])
-        loss.backward()
-        optimizer.report_loss(loss.detach())
+        model.zero_grad()
+        loss_of(model, parts if shard is None else parts[shard : shard + 1]).backward()
         before()
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
 
 
 def whole(model: nn.Module) -> Values:
@@ -107,3 +103,26 @@ def whole(model: nn.Module) -> Values:
 def rank_of_worker() -> tuple[int, int]:
     """Worker and position of this rank."""
     return divmod(dist.get_rank(), SHARDS)
+
+
+class OfShards(nn.Module):
+    """A whole model whose parameters are the shards of `model`, each a tensor of its own."""
+
+    def __init__(self, model: nn.Sequential) -> None:
+        super().__init__()
+        self.names = [name for name, _ in model.named_parameters()]
+        self.shards = nn.ModuleList(nn.ParameterList() for _ in range(SHARDS))
+        for _, parameter in model.named_parameters():
+            rows = list(parameter.detach().chunk(SHARDS))
+            rows += [parameter.detach()[:0]] * (SHARDS - len(rows))
+            for part, shard in zip(self.shards, rows, strict=True):
+                part.append(nn.Parameter(shard.clone()))
+        self._model = [model]
+
+    def whole(self) -> Values:
+        return {
+            name: torch.cat(parts) for name, *parts in zip(self.names, *self.shards, strict=True)
+        }
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.func.functional_call(self._model[0], self.whole(), (x,))

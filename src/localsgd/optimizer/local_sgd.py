@@ -47,6 +47,7 @@ from localsgd.optimizer.sharded import (
     Agreement,
     check_backends,
     check_shards,
+    check_some_gradient,
     check_wrappers,
     peers_of,
 )
@@ -298,6 +299,8 @@ class LocalSGD(Wrapping):
         self._guards.begin_step()
         if not self._compared:
             self._begin()
+        if self._fsdp and closure is None:
+            check_some_gradient(self._rows)
         self._loop.begin()
         loss = None
         with self._guards.inner.own():

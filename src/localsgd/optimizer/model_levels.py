@@ -73,23 +73,28 @@ class ModelLevels(Stacks[AnyLevel]):
             self.check_some_in_place()
             meanwhile()
 
-        with self._filled():
+        with self._filled(averages=first < depth):
             super().average(depth, first, look)
         self._look_for_left_out()
 
     def final_average(self, first: int) -> None:
         for row in self._rows:
             row.check_in_place()
-        with self._filled():
+        with self._filled(averages=True):
             super().final_average(first)
         self._look_for_left_out()
 
     @contextmanager
-    def _filled(self) -> Generator[None]:
-        """A context for a sync: rows have what the model holds, which holds what they have then."""
+    def _filled(self, averages: bool) -> Generator[None]:
+        """A context for a sync: rows have what the model holds, which holds what they have then.
+
+        Args:
+            averages: whether any level does; otherwise all members are equal.
+        """
         for row in self._rows:
             row.fill()
-        self._agreement.spread_not_finite()
+        if averages:
+            self._agreement.spread_not_finite()
         try:
             yield
         finally:

@@ -77,6 +77,17 @@ def check_shards(model: nn.Module, rows: Sequence[Row], worker: Sequence[int]) -
             )
 
 
+def check_some_gradient(rows: Sequence[Row]) -> None:
+    """Refuses a step of a model under FSDP that has no gradient at all."""
+    if all(parameter.grad is None for row in rows for parameter in row.parameters):
+        raise UserError(
+            "no parameter has a gradient: set_requires_gradient_sync(False) keeps FSDP from making "
+            "any, and the optimizer would do nothing; leave it out, as on mesh[\"shard\"] nothing "
+            "crosses to other workers in a local phase, or set it True before the last backward "
+            "pass of a step"
+        )
+
+
 def check_backends(rows: Sequence[Row]) -> None:
     """Refuses parameters in memory that no backend of `torch.distributed` reaches."""
     if not dist.is_initialized():
