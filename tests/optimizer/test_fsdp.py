@@ -19,7 +19,7 @@ from torch.distributed.fsdp import (
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
-from localsgd import LocalSGD, UserError, adacomm
+from localsgd import LocalSGD, UserError, adacomm, post_local
 from localsgd.rows.shards import local
 from tests.distributed.harness import run
 from tests.optimizer.reference import assert_bits, assert_same
@@ -408,8 +408,41 @@ def made_after_training() -> None:
     assert_bits(*ends)
 
 
+def compiled() -> None:
+    """Blocks compiled before `fully_shard` are not compiled again at a sync, nor at the switch."""
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    mesh = meshes(2, SHARDS)
+    worker, position = rank_of_worker()
+    ends = []
+    for use in (True, False):
+        parts = [torch.compile(part, backend=backend) if use else part for part in net()]
+        model = sharded(nn.Sequential(*parts), mesh)
+        optimizer = LocalSGD(
+            momentum(model),
+            model,
+            topology=mesh["replicate"],
+            local_steps=post_local(2, after=2),
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # by which dynamo looks at a model
+            train([optimizer], model, worker, range(1), position)
+            first = len(graphs)
+            train([optimizer], model, worker, range(1, 8), position)
+        assert len(graphs) == first
+        assert first > 0
+        ends.append(list(whole(model).values()))
+    for found, expected in zip(*ends, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
 def in_memory() -> None:
     for check in (
+        compiled,
         where_shards_lie,
         frozen_and_tied,
         in_other_precision,
