@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import localsgd
@@ -31,7 +32,7 @@ def page() -> set[str]:
         "localsgd": localsgd,
         "model": Model(),
         "loss_of": loss_of,
-        "x": torch.ones(2, 4),
+        "x": torch.full((2, 4), 1.0 + dist.get_rank()),
         "y": torch.ones(2, 4),
     }
     for block in re.findall(r"```python\n(.*?)```", TEXT, re.S):
