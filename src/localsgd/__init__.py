@@ -14,7 +14,7 @@ from localsgd.averaging import outer
 from localsgd.averaging.delay import Delay
 from localsgd.averaging.topology import Topology
 from localsgd.errors import PeerLost, UserError
-from localsgd.optimizer import LocalSGD, compact
+from localsgd.optimizer import LocalSGD, compact, load, save, saved
 from localsgd.reduce import ExactMean, OrderedMean
 from localsgd.schedule.adaptive import adacomm, cyclic, decreasing, plateau, qsr, waiting_below
 from localsgd.schedule.fixed import every, piecewise, post_local, warmup
@@ -43,6 +43,7 @@ __all__ = [
     "epochs",
     "every",
     "fraction",
+    "load",
     "outer",
     "picture",
     "piecewise",
@@ -51,6 +52,8 @@ __all__ = [
     "qsr",
     "reduce",
     "rounds",
+    "save",
+    "saved",
     "waiting_below",
     "warmup",
 ]

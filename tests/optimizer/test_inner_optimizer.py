@@ -125,12 +125,16 @@ def test_a_loop_that_steps_the_inner_optimizer_is_told_once() -> None:
 
 
 def looked_at() -> tuple[int, list[str], bool]:
-    """torch's tool makes a state by a step of its own, of LocalSGD or of the inner optimizer."""
+    """torch's tool makes a state by a step of its own, of LocalSGD or of the inner optimizer.
+
+    That of LocalSGD it would cut short, so it is refused.
+    """
     model, texts = net(), list[str]()
     inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     optimizer = LocalSGD(inner, model, local_steps=2)
     before = model[0].weight.detach().clone()
-    warned(texts, lambda: get_state_dict(model, optimizer))
+    with pytest.raises(UserError, match="drops what LocalSGD remembers"):
+        warned(texts, lambda: get_state_dict(model, optimizer))
     inner.state.clear()
     warned(texts, lambda: get_state_dict(model, inner))
     return optimizer.steps, texts, torch.equal(before, model[0].weight)

@@ -2,5 +2,6 @@
 
 from localsgd.optimizer.export import compact
 from localsgd.optimizer.local_sgd import LocalSGD
+from localsgd.optimizer.save_load import load, save, saved
 
-__all__ = ["LocalSGD", "compact"]
+__all__ = ["LocalSGD", "compact", "load", "save", "saved"]

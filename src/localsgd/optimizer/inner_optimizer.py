@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from torch.optim.optimizer import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from localsgd.errors import UserError
+from localsgd.optimizer.wrapping import called_by
 
 COMMUNICATING = (
     "torch.distributed.optim.zero_",
@@ -159,12 +159,7 @@ def makes_state(inner: Optimizer) -> bool:
     """
     if any(group.get("lr", 1) != 0 for group in inner.param_groups):
         return False
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_name == "_init_optim_state":
-            return True
-        frame = frame.f_back
-    return False
+    return called_by("_init_optim_state")
 
 
 def learning_rate_of(inner: Optimizer, needed: bool) -> float:

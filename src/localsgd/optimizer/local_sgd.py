@@ -330,7 +330,7 @@ class LocalSGD(Wrapping):
         free = self._loaded or any(True for _ in written_forward(self._module))
         self._together.check_start(self.steps, repr(self._loop.position), loaded=free)
         self._compared = True
-        if self.steps == 0:
+        if self._loop.all_averaged:
             self._models.catch_up()  # Weights may have been loaded since this was made.
 
     def average_gradients(self) -> None:
@@ -422,6 +422,35 @@ class LocalSGD(Wrapping):
 
     # State.
 
+    @property
+    def worker(self) -> int:
+        """The number of this rank's worker, from 0."""
+        return self._placement.rank
+
+    @property
+    def workers(self) -> int:
+        """K, the number of workers."""
+        return self._placement.world.members
+
+    def meet(self, call: str, detail: str = "") -> list[str]:
+        """Waits until all ranks are in this call, and returns the details that they give, by rank.
+
+        Raises:
+            UserError: on all ranks, if some are in another call.
+        """
+        self._guards.part.check_not_shown(call, "would take the average for this worker's own")
+        with self._together.named():
+            found = self._together.meet(f"{call}()", self.steps, [detail])
+        self._together.passes(self.steps + 1)
+        return [given for (given,) in found]
+
+    @contextmanager
+    def apart(self) -> Generator[dist.ProcessGroup | None]:
+        """A gloo group that no sync uses, for all ranks at once; `None` if there is one worker."""
+        presence = self._together.presence
+        with self._together.named():
+            yield None if presence is None else presence.apart()
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._guards.part.check_not_shown("load_state_dict", "would be undone at its end")
         super().load_state_dict(state_dict)
@@ -448,6 +477,7 @@ class LocalSGD(Wrapping):
         self._models.load(own["levels"])
         self._reports.load(own)
         self.ledger.load(own["ledger"])
+        self._loop.open()  # unless the state is of the middle of a round
         self._guards.loaded(self._loop.all_averaged)
         self._compared, self._loaded = False, True
         self._together.passes(self.steps + 1)

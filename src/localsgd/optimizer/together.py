@@ -48,7 +48,7 @@ class Together:
         """Raises on all ranks if positions in the rounds differ, or weights before any training."""
         if self.presence is None:
             return
-        found = self._meet("step()", steps, [position, "" if loaded else self._weights()])
+        found = self.meet("step()", steps, [position, "" if loaded else self._weights()])
         check_same_values(
             [there for there, _ in found],
             "their positions in the rounds",
@@ -73,7 +73,7 @@ class Together:
         """
         if self.presence is None:
             return False
-        found = self._meet(call, steps, [self._weights() if equal else ""])
+        found = self.meet(call, steps, [self._weights() if equal else ""])
         return any(len({found[rank][0] for rank in peers}) > 1 for peers in self.grid.ranks)
 
     def says_not_finite(self) -> None:
@@ -113,9 +113,10 @@ class Together:
             warnings.warn(message, stacklevel=2)
         return self.presence.rank in ranks
 
-    def _meet(self, call: str, steps: int, values: Sequence[str]) -> list[list[str]]:
+    def meet(self, call: str, steps: int, values: Sequence[str]) -> list[list[str]]:
         """The `values` of all ranks, which must all be in this call."""
-        assert self.presence is not None
+        if self.presence is None:
+            return [list(values)]
         found = self.presence.meet(Event(call, steps, by_hand=True), json.dumps(values))
         return [json.loads(text) for text in found]
 

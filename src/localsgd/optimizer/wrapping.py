@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from typing import Any
 
 from torch.optim import Optimizer
@@ -10,6 +12,16 @@ from localsgd.errors import UserError
 
 KEY = "local_sgd"
 """Key under which `state_dict` holds what it adds to the inner optimizer's state."""
+
+
+def called_by(function: str) -> bool:
+    """Whether a function of this name is among the callers."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == function:
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Wrapping(Optimizer):
@@ -57,6 +69,12 @@ class Wrapping(Optimizer):
         It belongs to this rank, as do the model's weights in the middle of a round: each rank saves
         both.
         """
+        if called_by("_get_optim_state_dict"):
+            raise UserError(
+                "torch.distributed.checkpoint.state_dict drops what LocalSGD remembers (rounds, "
+                "anchors, error memory); call localsgd.save(folder, model, optimizer) in place of "
+                "it, or give it optimizer.inner for the inner optimizer's state alone"
+            )
         for hook in self._optimizer_state_dict_pre_hooks.values():
             hook(self)
         state = {**self.inner.state_dict(), KEY: self._own_state()}
@@ -75,17 +93,30 @@ class Wrapping(Optimizer):
         for change in self._optimizer_load_state_dict_pre_hooks.values():
             changed = change(self, state)
             state = state if changed is None else changed
-        if KEY not in state:
-            raise UserError(
-                f'the state has no "{KEY}" part, so it is a plain optimizer\'s; load it with '
-                "optimizer.inner.load_state_dict(...) to begin local SGD from there"
-            )
+        self.check_state_dict(state)
         own = state.pop(KEY)
-        self._check_saved(own)
         self.inner.load_state_dict(state)
         self._load_own(own)
         for hook in self._optimizer_load_state_dict_post_hooks.values():
             hook(self)
+
+    def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Raises a `UserError` if a state can't be loaded; changes nothing."""
+        if KEY not in state_dict:
+            raise UserError(
+                f'the state has no "{KEY}" part, so it is a plain optimizer\'s; load it with '
+                "optimizer.inner.load_state_dict(...) to begin local SGD from there"
+            )
+        self._check_saved(state_dict[KEY])
+        sizes = [
+            [len(group["params"]) for group in groups]
+            for groups in (state_dict["param_groups"], self.param_groups)
+        ]
+        if sizes[0] != sizes[1]:
+            raise UserError(
+                f"the state is of groups of {sizes[0]} parameters, and the inner optimizer has "
+                f"groups of {sizes[1]}; make it with the same groups"
+            )
 
     # By the optimizer that this is a part of.
 

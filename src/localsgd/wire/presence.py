@@ -113,6 +113,7 @@ class Presence:
         self.event = Event("the start", 0)
         self.peers: Sequence[int] = range(processes)
         self._group: dist.ProcessGroup | None = None
+        self._apart: dist.ProcessGroup | None = None
         self._release: weakref.finalize | None = None
         self._failed: Waiting | None = None
         self._meeting = 0
@@ -138,6 +139,17 @@ class Presence:
         """
         if self._release is not None and (released := self._release.detach()) is not None:
             _kept.append(released[2])
+
+    def apart(self) -> dist.ProcessGroup:
+        """A gloo group for work in the background, which no other call may use. All ranks call it
+        together; it is made once.
+        """
+        if self._apart is None:
+            group = dist.new_group(timeout=timedelta(seconds=self.limit), backend="gloo")
+            assert isinstance(group, dist.ProcessGroup)
+            self._apart = group
+            weakref.finalize(self, _end, group, ()).atexit = False
+        return self._apart
 
     # What a user calls.
 

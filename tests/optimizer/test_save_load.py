@@ -1,0 +1,503 @@
+"""`localsgd.save` and `load`: resumed runs, whole or not at all, other numbers of workers."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import os
+import pickle
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+import localsgd
+from localsgd import Delay, LocalSGD, UserError
+from localsgd.reduce import CompressedMean, PowerSgd, Sign
+from tests.distributed.harness import run
+from tests.optimizer.reference import assert_bits, loss_of, nesterov, net, values
+
+pytestmark = pytest.mark.timeout(200)
+
+Made = tuple[Any, LocalSGD]
+
+
+def made(keywords: dict[str, Any], make: Any = nesterov, seed: int = 0) -> Made:
+    model = net()
+    torch.manual_seed(seed)
+    return model, LocalSGD(make(model), model, **{"local_steps": 3, **keywords})
+
+
+def trained(model: Any, optimizer: LocalSGD, steps: int) -> None:
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    for _ in range(steps):
+        optimizer.zero_grad()
+        noise = torch.rand(()).double()  # random numbers are a part of the state
+        (loss_of(model, rank, optimizer.steps) * noise).backward()
+        optimizer.step()
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+SIGN = CompressedMean(Sign())
+RESUMED: list[tuple[dict[str, Any], Any]] = [
+    ({}, nesterov),
+    ({"local_steps": 1}, adam),
+    ({"outer": "diloco", "inner_state": "exp_avg=average"}, adam),
+    ({"reducer": SIGN}, nesterov),
+    ({"reducer": CompressedMean(Sign(), way="two-phase"), "outer": "slowmo"}, nesterov),
+    ({"reducer": PowerSgd(rank=1)}, nesterov),
+    ({"delay": Delay(fragments=2, syncs=1), "local_steps": 2}, nesterov),
+    ({"delay": Delay(fragments=2, syncs=2), "reducer": SIGN, "local_steps": 2}, nesterov),
+    ({"delay": Delay(syncs=1), "outer": "diloco", "local_steps": 2}, nesterov),
+    ({"local_steps": localsgd.qsr(2, alpha=0.2)}, nesterov),
+]
+STOP, END = 4, 9
+
+
+def resumed(folder: str) -> None:
+    """Each way to average, cut after 4 of 9 steps and gone on from in other objects."""
+    for index, (keywords, make) in enumerate(RESUMED):
+        for asynchronous in (False, True) if index == 2 else (False,):
+            at = Path(folder) / f"{index}-{asynchronous}"
+            model, optimizer = made(keywords, make)
+            trained(model, optimizer, STOP)
+            scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [5])
+            done = localsgd.save(
+                at, model, optimizer, asynchronous=asynchronous, scheduler=scheduler, epoch=7
+            )
+            undisturbed(model, optimizer, scheduler)
+            done.result()
+            again, new = made(keywords, make, seed=1)
+            other = torch.optim.lr_scheduler.MultiStepLR(new, [5])
+            assert localsgd.load(at, again, new, scheduler=other) == {"epoch": 7}
+            undisturbed(again, new, other)
+            assert_bits(values(again), values(model))
+            assert str(new.state_dict()["state"]) == str(optimizer.state_dict()["state"])
+            assert sorted(p.name for p in at.parent.glob(f"{at.name}*")) == [at.name]
+
+
+def undisturbed(model: Any, optimizer: LocalSGD, scheduler: Any) -> None:
+    for _ in range(END - STOP):
+        trained(model, optimizer, 1)
+        scheduler.step()
+    optimizer.finish()
+
+
+def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(tmp_path: Path) -> None:
+    run(2, resumed, str(tmp_path))
+
+
+def test_with_one_worker_too(tmp_path: Path) -> None:
+    resumed(str(tmp_path))
+
+
+def naive(folder: str) -> tuple[list[set[int]], list[bool]]:
+    """Who a tensor of each worker came from, by keys of the model and by `localsgd.save`."""
+    import torch.distributed.checkpoint as dcp
+
+    model, optimizer = made({})
+    trained(model, optimizer, STOP)
+    states: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(states, dict(model[0].state_dict() | model[3].state_dict()))
+    wanted = {name: model.state_dict()[name] for name in model.state_dict() if "num" not in name}
+    dist.all_gather_object(states, wanted)
+    dcp.save(wanted, checkpoint_id=f"{folder}/naive")
+    found = {name: torch.empty_like(tensor) for name, tensor in wanted.items()}
+    dcp.load(found, checkpoint_id=f"{folder}/naive")
+    sources = [
+        {rank for rank, state in enumerate(states) if torch.equal(state[name], found[name])}
+        for name in found
+    ]
+    localsgd.save(f"{folder}/ours", model, optimizer)
+    again, new = made({})
+    localsgd.load(f"{folder}/ours", again, new)
+    return sources, [torch.equal(a, b) for a, b in zip(*map(tensors, (again, model)), strict=True)]
+
+
+def tensors(model: nn.Module) -> list[torch.Tensor]:
+    return list(model.state_dict().values())
+
+
+def test_why_keys_go_by_worker(tmp_path: Path) -> None:
+    """PyTorch's own save takes equal keys for replicas, and mixes the workers' models."""
+    for sources, equal in run(2, naive, str(tmp_path)):
+        own = [source for source in sources if len(source) == 1]  # a frozen one is everybody's
+        assert {0} in own
+        assert {1} in own
+        assert all(equal)
+
+
+# Another number of workers.
+
+REGROUPED: list[dict[str, Any]] = [
+    {},
+    {"reducer": SIGN},
+    {"reducer": CompressedMean(Sign(), way="two-phase"), "outer": "slowmo"},
+    {"reducer": PowerSgd(rank=1)},
+    {"reducer": SIGN, "delay": Delay(fragments=2, syncs=1), "local_steps": 2},
+    {"outer": "diloco", "delay": Delay(fragments=2), "local_steps": 2},
+]
+
+
+def parted(folder: str) -> list[dict[str, Any]]:
+    found = []
+    for index, keywords in enumerate(REGROUPED):
+        model, optimizer = made(keywords, adam)
+        trained(model, optimizer, STOP)
+        localsgd.save(f"{folder}/{index}", model, optimizer, epoch=index)
+        with optimizer.averaged_model():
+            average = values(model)
+        found.append({"state": optimizer.state_dict(), "average": average})
+    return found
+
+
+def regrouped(folder: str) -> list[dict[str, Any]]:
+    found = []
+    for index, keywords in enumerate(REGROUPED):
+        model, optimizer = made(keywords, adam)
+        with told() as lines:
+            assert localsgd.load(f"{folder}/{index}", model, optimizer) == {"epoch": index}
+        assert len(lines) == (dist.get_rank() == 0)
+        start, state = values(model), str(optimizer.state_dict())
+        again, new = made(keywords, adam)
+        localsgd.save(f"{folder}/again", model, optimizer)
+        localsgd.load(f"{folder}/again", again, new)
+        assert str(new.state_dict()) == state
+        now = copy.deepcopy(new.state_dict())
+        for each in ((again, new), (model, optimizer)):
+            torch.manual_seed(0)
+            trained(*each, 5)
+        assert_bits(values(again), values(model))
+        found.append({"state": now, "start": start, "end": values(model), "said": lines})
+    return found
+
+
+@contextlib.contextmanager
+def told() -> Any:
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("localsgd").addHandler(handler)
+    yield lines
+    logging.getLogger("localsgd").removeHandler(handler)
+
+
+def errors(states: list[Any]) -> torch.Tensor:
+    """What is still to enter the anchor, as a vector: 1/K sum e, plus what owners remember."""
+    whole = torch.zeros(())
+    for state in states:
+        [[level]] = state["local_sgd"]["levels"]
+        own = level["reducer"]
+        parts = [own] if "feedback" in own else [own[name] for name in level["fragments"]]
+        vector = torch.cat([part["error"][0, 0] for part in parts])[:48] / len(states)
+        for part in parts:
+            if "owner_error" in part:
+                owned = part["owner_error"][0, 0]
+                start = int(part["place"]) * len(owned)
+                vector[start : start + len(owned)] += owned[: max(0, 48 - start)]
+        whole = whole + vector
+    return whole
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)])
+def test_another_number_of_workers_goes_on(tmp_path: Path, before: int, after: int) -> None:
+    by_worker = run(before, parted, str(tmp_path))
+    found = run(after, regrouped, str(tmp_path))
+    for index, keywords in enumerate(REGROUPED):
+        then = [worker[index] for worker in by_worker]
+        now = [worker[index] for worker in found]
+        for worker in now:
+            assert_bits(worker["start"], then[0]["average"])
+            assert worker["state"]["local_sgd"]["steps"] == STOP
+            position = worker["state"]["local_sgd"]["position"]
+            assert position["left"] == position["lengths"]
+        for parameter, state in now[0]["state"]["state"].items():
+            mean = sum(each["state"]["state"][parameter]["exp_avg"] for each in then) / before
+            torch.testing.assert_close(state["exp_avg"], mean, rtol=1e-14, atol=0)
+            assert float(state["step"]) == STOP
+        if "reducer" in keywords:
+            owed = errors([worker["state"] for worker in then])
+            assert owed.abs().sum() > 0
+            kept = errors([worker["state"] for worker in now])
+            torch.testing.assert_close(kept, owed, rtol=1e-12, atol=1e-12)
+        if "outer" in keywords:
+            first, own = (each[0]["state"]["local_sgd"]["levels"][0][0] for each in (then, now))
+            parts = [list(e.get("fragments", {"0": e}).values()) for e in (first, own)]
+            momenta = [
+                torch.cat([part["outer"]["momentum_buffer"] for part in each], -1)[0, :48]
+                for each in parts
+            ]
+            assert torch.equal(*momenta)
+        text = now[0]["said"][0]
+        assert f"was saved by {before} workers and is gone on from by {after}, at step 4" in text
+        assert "\n" not in text
+
+
+def by_hand(states: list[Any]) -> list[torch.Tensor]:
+    """Three workers from the mean of two: models and momenta, and a round of 3 in 5 steps."""
+    models = [net() for _ in range(3)]
+    optimizers = [adam(model) for model in models]
+    for model, optimizer in zip(models, optimizers, strict=True):
+        mean = {k: torch.stack([s["average"][k] for s in states])[0] for k in states[0]["average"]}
+        model.load_state_dict(mean)
+        inner = copy.deepcopy({k: v for k, v in states[0]["state"].items() if k != "local_sgd"})
+        for parameter, state in inner["state"].items():
+            for name in ("exp_avg", "exp_avg_sq"):
+                own = [each["state"]["state"][parameter][name] for each in states]
+                state[name] = torch.stack(own).mean(0)
+        optimizer.load_state_dict(inner)
+    torch.manual_seed(0)
+    for step in range(STOP, STOP + 5):
+        noise = torch.rand(()).double()
+        for worker, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+            optimizer.zero_grad()
+            (loss_of(model, worker, step) * noise).backward()
+            optimizer.step()
+        if (step - STOP) % 3 == 2:
+            for parts in zip(*(model.parameters() for model in models), strict=True):
+                mean_ = torch.stack([p.detach() for p in parts]).mean(0)
+                for part in parts:
+                    part.data.copy_(mean_)
+    return [p.detach() for model in models for p in model.parameters()]
+
+
+def plain_regrouped(folder: str) -> list[torch.Tensor]:
+    model, optimizer = made({}, adam)
+    localsgd.load(f"{folder}/0", model, optimizer)
+    torch.manual_seed(0)
+    trained(model, optimizer, 5)
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def test_another_number_of_workers_trains_as_by_hand(tmp_path: Path) -> None:
+    states = [worker[0] for worker in run(2, parted, str(tmp_path))]
+    expected = by_hand(states)
+    found = [p for worker in run(3, plain_regrouped, str(tmp_path)) for p in worker]
+    for index, (own, hand) in enumerate(zip(found, expected, strict=True)):
+        # Adam makes steps of what a bias before batch norm has in place of a gradient of 0.
+        most = 1e-8 if index % 6 == 1 else 1e-12
+        torch.testing.assert_close(own, hand, rtol=most, atol=most)
+
+
+# Whole or not at all.
+
+
+def killed_at_each_call(folder: str) -> list[int]:
+    """The epoch that is found after a second save was killed at its nth call of the system."""
+    model, optimizer = made({})
+    trained(model, optimizer, 2)
+    found: list[int] = []
+    while True:
+        at = Path(folder) / str(len(found))
+        localsgd.save(at, model, optimizer, epoch=1)
+        child = os.fork()
+        if not child:
+            fatal(len(found))
+            localsgd.save(at, model, optimizer, epoch=2)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        assert localsgd.saved(at)
+        found.append(localsgd.load(at, *made({}))["epoch"])
+        localsgd.save(at, model, optimizer, epoch=3)
+        assert localsgd.load(at, *made({})) == {"epoch": 3}
+        assert sorted(p.name for p in at.parent.glob(f"{at.name}*")) == [at.name]
+        if os.WIFEXITED(status):
+            return found
+
+
+def fatal(call: int) -> None:
+    """Kills this process at its nth call that changes the file system."""
+    left = [call]
+
+    def deadly(function: Any) -> Any:
+        def wrapped(*arguments: Any, **keywords: Any) -> Any:
+            if not left[0]:
+                os.kill(os.getpid(), 9)
+            left[0] -= 1
+            return function(*arguments, **keywords)
+
+        return wrapped
+
+    for name in ("replace", "fsync", "unlink", "rename", "rmdir", "mkdir"):
+        setattr(os, name, deadly(getattr(os, name)))
+
+
+def test_a_save_that_is_killed_leaves_the_one_before(tmp_path: Path) -> None:
+    [found] = run(1, killed_at_each_call, str(tmp_path))
+    assert found == sorted(found)
+    assert found[0] == 1
+    assert found[-1] == 2
+    assert len(found) > 8
+
+
+def full_disk(folder: str, where: int) -> str:
+    from localsgd.saving import store
+
+    model, optimizer = made({})
+    trained(model, optimizer, 2)
+    localsgd.save(folder, model, optimizer, epoch=1)
+    write = store.Writer.write_data
+
+    def fails(self: Any, *arguments: Any) -> Any:
+        if dist.get_rank() == where:
+            raise OSError(28, "No space left on device")
+        return write(self, *arguments)
+
+    store.Writer.write_data = fails  # type: ignore[method-assign]
+    said = []
+    with told() as lines:
+        for asynchronous in (False, True):
+            with pytest.raises(UserError) as caught:
+                localsgd.save(folder, model, optimizer, asynchronous=asynchronous, epoch=2).result()
+            said.append(str(caught.value))
+        while not lines:
+            time.sleep(0.01)
+    assert lines == [f"a save in the background has failed: {said[1]}"]
+    store.Writer.write_data = write  # type: ignore[method-assign]
+    with contextlib.suppress(UserError):  # It is told of the one in the background.
+        localsgd.save(folder, model, optimizer, epoch=2)
+    assert localsgd.load(folder, model, optimizer) == {"epoch": 1}
+    assert said[0] == said[1]
+    return said[0]
+
+
+def test_a_full_disk_of_one_rank_is_told_to_all(tmp_path: Path) -> None:
+    for text in run(2, full_disk, str(tmp_path / "save"), 1):
+        assert "was not saved, as rank 1 failed: OSError: [Errno 28] No space left" in text
+        assert "\n" not in text
+
+
+# Refusals: one line, on all ranks, and nothing is changed.
+
+
+class Calls:
+    """Executed by any reader that lets files choose code."""
+
+    def __reduce__(self) -> Any:
+        return os.system, ("touch was-executed",)
+
+
+def refusals(folder: str) -> list[str]:
+    said: list[str] = []
+    model, optimizer = made({"outer": "diloco"})
+    trained(model, optimizer, 2)
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [5])
+    whole = f"{folder}/whole"
+    localsgd.save(whole, model, optimizer, scheduler=scheduler)
+    before = str((values(model), optimizer.state_dict()))
+    rank = dist.get_rank()
+    other = made({"outer": "slowmo"})
+
+    def refused(call: Any, *arguments: Any, **more: Any) -> None:
+        with pytest.raises(UserError) as caught:
+            call(*arguments, **more)
+        said.append(str(caught.value))
+
+    save, load = localsgd.save, localsgd.load
+    refused(load, f"{folder}/none", model, optimizer)
+    refused(load, whole, model, optimizer)
+    refused(load, whole, model, optimizer, scheduler=scheduler, epoch=0)
+    refused(load, whole, model, optimizer, scheduler=scheduler, scaler=scheduler)
+    refused(load, whole, *other, scheduler=scheduler)
+    refused(load, whole, nn.Linear(2, 1), optimizer, scheduler=scheduler)
+    wider = nn.ModuleDict({"a": model, "b": nn.Linear(1, 1)})
+    refused(load, whole, wider, optimizer, scheduler=scheduler)
+    refused(load, whole, model, [optimizer, optimizer], scheduler=scheduler)
+    refused(save, whole, model, optimizer, scheduler=optimizer)
+    refused(save, whole, model, optimizer.inner)
+    refused(save, whole, model, [])
+    refused(save, whole, model, optimizer, loss=lambda: 0)
+    refused(save, whole, model, optimizer, mask=torch.eye(2).to_sparse())
+    refused(save, folder, model, optimizer)  # holds something else
+    refused(get_state_dict, model, optimizer)
+    refused(set_state_dict, model, optimizer, model_state_dict={}, optim_state_dict={"state": {}})
+    with optimizer.averaged_model():
+        refused(save, whole, model, optimizer)
+    dist.barrier()
+    damaged(Path(whole), rank)
+    refused(load, whole, model, optimizer, scheduler=scheduler)
+    dist.barrier()
+    if not rank:
+        (Path(whole) / ".metadata").write_bytes(pickle.dumps(Calls()))
+    dist.barrier()
+    refused(load, whole, model, optimizer, scheduler=scheduler)
+    assert not Path("was-executed").exists()
+    assert str((values(model), optimizer.state_dict())) == before
+    return said
+
+
+def damaged(folder: Path, rank: int) -> None:
+    """Worker 1's file lacks its second half."""
+    if rank:
+        path = folder / "__1_0.distcp"
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    dist.barrier()
+
+
+EXPECTED = [
+    "rank 0: nothing was saved in ",
+    "has a state of scheduler, which would begin anew; give it to load()",
+    "epoch has no load_state_dict(), so nothing can be loaded into it; load() returns numbers",
+    "has no state of scaler; it was saved without",
+    "rank 0: the state was saved with outer ",
+    "rank 0: the model lacks parameters of the optimizer",
+    "was saved of another model: only one of the two has a.0.weight",
+    "was saved with 1 optimizers, not with 2",
+    "scheduler is a LocalSGD; give all of them as a list: [first, second]",
+    "SGD is no LocalSGD; give the optimizer that LocalSGD(...) returned",
+    "the list of optimizers is empty",
+    "values/loss is a function, which can't be saved without code in the file",
+    "values/mask is no dense tensor (sparse,",
+    "exists and holds something else; give another folder",
+    "torch.distributed.checkpoint.state_dict drops what LocalSGD remembers",
+    'the state has no "local_sgd" part',
+    "save() inside averaged_model() would take the average for this worker's own",
+    "is damaged: EOFError",
+    ".metadata asks for posix.system, which is not allowed",
+]
+
+
+def test_refusals(tmp_path: Path) -> None:
+    first, second = run(2, refusals, str(tmp_path))
+    for own, other, expected in zip(first, second, EXPECTED, strict=True):
+        assert expected in own
+        assert own == other
+        assert "\n" not in own
+
+
+def alone(folder: str) -> str:
+    """What most scripts do: rank 0 saves alone, and the others go on."""
+    model, optimizer = made({})
+    trained(model, optimizer, 2)
+
+    def go_on() -> None:
+        if dist.get_rank() == 0:
+            localsgd.save(folder, model, optimizer)
+        trained(model, optimizer, 1)
+
+    with pytest.raises(UserError) as caught:
+        go_on()
+    return str(caught.value)
+
+
+def test_rank_0_alone_is_told_on_all_ranks(tmp_path: Path) -> None:
+    for text in run(2, alone, str(tmp_path / "save")):
+        assert text.startswith("rank 0 is in save() at step 2, rank 1 is in the sync at step 3;")
+
+
+def test_the_averaged_model_needs_nothing_of_this_library(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    model, optimizer = made({})
+    localsgd.save(tmp_path / "save", model, optimizer)
+    found = load_file(tmp_path / "save" / "model.safetensors")
+    assert_bits(dict(sorted(found.items())), dict(sorted(values(model).items())))
