@@ -19,6 +19,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from localsgd import LocalSGD, UserError, adacomm, post_local
+from localsgd.reduce import CompressedMean, Sign
 from localsgd.rows.shards import local
 from tests.distributed.harness import run
 from tests.optimizer.reference import assert_bits, assert_same
@@ -91,7 +92,7 @@ def assert_copies_equal(model: nn.Module, mesh: DeviceMesh) -> None:
 def test_tensor_parallel_workers() -> None:
     more = {
         "one bit": {"local_steps": 2, "reducer": "ef-sign"},
-        "top-k": {"local_steps": 2, "reducer": "top-k"},
+        "one scale": {"local_steps": 2, "reducer": CompressedMean(Sign(scales="row"))},
     }
     one, two = run(2, of_one_rank, CASES, 0), run(4, by_tensor, {**CASES, **more})
     for rank, found in enumerate(two):

@@ -432,6 +432,21 @@ class LocalSGD(Wrapping):
         """K, the number of workers."""
         return self._placement.world.members
 
+    @property
+    def position(self) -> int:
+        """The place of this rank in its worker, from 0."""
+        return self._placement.grid.position(self._placement.process)
+
+    @property
+    def positions(self) -> int:
+        """The number of ranks of a worker."""
+        return len(self._placement.grid.ranks)
+
+    @property
+    def of_stages(self) -> bool:
+        """Whether some ranks of the worker hold other parts of the model than this one."""
+        return self._agreement.of_stages
+
     def meet(self, call: str, detail: str = "") -> list[str]:
         """Waits until all ranks are in this call, and returns the details that they give, by rank.
 

@@ -39,9 +39,11 @@ class Regrouped:
 
     Args:
         momenta: what becomes of the inner optimizer's state.
+        rows: whether rows have the same shards as then; else what is kept of them is dropped.
     """
 
-    def __init__(self, momenta: Momenta) -> None:
+    def __init__(self, momenta: Momenta, rows: bool = True) -> None:
+        self._rows = rows
         if momenta not in ("average", "reset"):
             raise UserError(f'momenta={momenta!r} is unknown; there are "average" and "reset"')
         self._inner = InnerMean() if momenta == "average" else None
@@ -58,7 +60,7 @@ class Regrouped:
         if self._inner is not None:
             self._inner.add(state["state"])
         self._workers += 1
-        if any(len(levels) > 1 for levels in own["levels"]):
+        if not self._rows or any(len(levels) > 1 for levels in own["levels"]):
             self.dropped += sum(map(_squares, own["levels"]))
             return
         memories = [_memories(levels[0]) for levels in own["levels"]]
@@ -87,7 +89,7 @@ class Regrouped:
             position["lockstep"] = 0
         position |= {"left": [0] * len(position["left"]), "depth": 0}
         for row, levels in enumerate(own["levels"]):
-            if not levels:
+            if not levels or not self._rows:
                 continue
             saved = first["levels"][row][-1]
             _put_outer(_parts(levels[-1]), _parts(saved))
@@ -101,7 +103,8 @@ class Regrouped:
     def said(self) -> str:
         """What became of the parts, for a log."""
         inner = "reset" if self._inner is None else f"the mean over the {self._workers}"
-        said = f"momenta: {inner}; outer optimizer, if any: as it was"
+        outer = "as it was" if self._rows else "new, as the shards are others"
+        said = f"momenta: {inner}; outer optimizer, if any: {outer}"
         if self.dropped:
             said += f"; error memory: dropped (norm {math.sqrt(self.dropped):.3g})"
         elif any("error" in part for parts in self._memory for part in parts):

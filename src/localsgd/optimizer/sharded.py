@@ -82,7 +82,7 @@ def check_some_gradient(rows: Sequence[Row]) -> None:
     if all(parameter.grad is None for row in rows for parameter in row.parameters):
         raise UserError(
             "no parameter has a gradient: set_requires_gradient_sync(False) keeps FSDP from making "
-            "any, and the optimizer would do nothing; leave it out, as on mesh[\"shard\"] nothing "
+            'any, and the optimizer would do nothing; leave it out, as on mesh["shard"] nothing '
             "crosses to other workers in a local phase, or set it True before the last backward "
             "pass of a step"
         )
@@ -127,10 +127,15 @@ class Agreement:
         count = found.to(torch.float32, copy=True).view(1, 1, 1)
         return self._worker.sum(count).wait().view(()) > 0
 
+    @property
+    def of_stages(self) -> bool:
+        """Whether some ranks of the worker share no tensor with this one."""
+        seen = {rank for row in self._rows for p in row.parameters for rank in ranks_of(p)}
+        return self._worker is not None and not self._ranks <= seen
+
     def check_scaler(self) -> None:
         """Refuses a `GradScaler` that sees the overflows of a part of the worker alone."""
-        seen = {rank for row in self._rows for p in row.parameters for rank in ranks_of(p)}
-        if self._worker is not None and not self._ranks <= seen:
+        if self.of_stages:
             raise UserError(
                 f"a GradScaler on rank {dist.get_rank()} learns of no overflow on others of "
                 f"{named(sorted(self._ranks))}, which are one worker, so that their scales would "

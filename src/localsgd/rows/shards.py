@@ -24,6 +24,21 @@ def local(tensor: Tensor) -> Tensor:
     return tensor._local_tensor if is_sharded(tensor) else tensor
 
 
+def whole(tensor: Tensor) -> Tensor:
+    """All of a `DTensor`, gathered from the ranks that hold it, or the tensor itself."""
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
+
+
+def cut_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """A whole tensor that all ranks have, sharded as another one is; nothing is sent."""
+    if not is_sharded(like):
+        return tensor
+    from torch.distributed.tensor import distribute_tensor
+
+    here = tensor.to(local(like).device)
+    return distribute_tensor(here, like.device_mesh, like.placements, src_data_rank=None)
+
+
 def ranks_of(tensor: Tensor) -> list[int]:
     """The ranks that hold a `DTensor`."""
     return tensor.device_mesh.mesh.flatten().tolist() if is_sharded(tensor) else []
