@@ -157,20 +157,29 @@ def left_out() -> None:
 
 def step_left_out() -> None:
     """Gradients of one shard are not finite while they are averaged: nobody takes the step."""
-    for averages in ("gradients", "auto"):
+
+    def spoil(gradient: Tensor) -> Tensor:
+        return gradient * torch.tensor(
+            [1.0] * 5 + [torch.inf]
+        )  # of the last row of the first layer
+
+    for average in ("gradients", "auto"):
         model, optimizer = mesh_and_optimizer(
-            net(), local_steps=1, average=averages, not_finite="leave_out"
+            net(), local_steps=1, average=average, not_finite="leave_out"
         )
         worker, position = rank_of_worker()
         train([optimizer], model, worker, range(1), position)
         before = whole(model)
         optimizer.zero_grad()
         x, y = halves(worker, 1)[position]
-        bad = torch.inf if worker == 1 else 1.0
-        ((model(x) - y).square().mean() * bad).backward()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        if worker == 1:
+            model[0].register_forward_hook(lambda _, __, out: out.register_hook(spoil) and None)
+        (model(x) - y).square().mean().backward()
+        assert bool(local(model[0].weight.grad).isfinite().all()) == (position == 0)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
             optimizer.step()
+        assert len(said) <= 1  # by one rank of those that had them
         assert_bits(whole(model), before)
 
 
@@ -224,25 +233,25 @@ def clipped() -> None:
 
 def averaged_and_back() -> None:
     """`averaged_model()` after a forward pass alone, from which FSDP keeps what it gathered."""
-    model, optimizer = mesh_and_optimizer(net(), local_steps=4)
+    mesh = meshes(2, SHARDS)
     worker, position = rank_of_worker()
+    model = fully_shard(net(), mesh=mesh["shard"], reshard_after_forward=False)
+    optimizer = LocalSGD(momentum(model), model, topology=mesh["replicate"], local_steps=4)
     train([optimizer], model, worker, range(2), position)
     own, x = whole(model), halves(0, 0)[0][0]
     found: list[Any] = [None] * 4
     dist.all_gather_object(found, own)
+    expected = net()
+    expected.load_state_dict({n: (found[0][n] + found[2][n]) / 2 for n in own})
     with torch.no_grad():
         own_output = model(x)
-        expected = net()
-        expected.load_state_dict({n: (found[0][n] + found[2][n]) / 2 for n in own})
         with optimizer.averaged_model():
             torch.testing.assert_close(model(x), expected(x), rtol=1e-12, atol=1e-12)
         assert torch.equal(model(x), own_output)
-        model(x)
-    assert_bits(whole(model), own)
-    optimizer.finish()
-    alike(whole(model))
-    with torch.no_grad():
+        optimizer.finish()  # with what was gathered still there
         torch.testing.assert_close(model(x), expected(x), rtol=1e-12, atol=1e-12)
+    model.reshard()
+    alike(whole(model))
 
 
 def resumed() -> None:

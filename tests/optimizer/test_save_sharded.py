@@ -66,7 +66,13 @@ def reshaped(folder: Path, workers: int) -> tuple[Values, list[torch.Tensor], in
     start = whole(model)
     momenta = [s["momentum_buffer"].full_tensor().clone() for s in optimizer.inner.state.values()]
     steps = optimizer.steps
-    train([optimizer], model, optimizer.worker, range(STOP, END), optimizer.position % SHARDS)
+    train(
+        [optimizer],
+        model,
+        optimizer.worker,
+        range(STOP, END),
+        optimizer.agreement.position % SHARDS,
+    )
     optimizer.finish()
     return start, momenta, steps
 

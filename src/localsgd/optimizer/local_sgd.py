@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -17,7 +16,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
 from localsgd.averaging.delay import NO_DELAY, Delay
-from localsgd.averaging.grid import SINGLE, Grid
 from localsgd.averaging.inner_state import InnerStates
 from localsgd.averaging.placement import Placement, placement_of, row_multiple
 from localsgd.averaging.topology import Topology
@@ -45,10 +43,11 @@ from localsgd.optimizer.settings import (
 )
 from localsgd.optimizer.sharded import (
     Agreement,
+    Fsdp,
     check_backends,
     check_shards,
-    check_some_gradient,
     check_wrappers,
+    met,
     peers_of,
 )
 from localsgd.optimizer.start import Start, check_configuration, check_or_share_start
@@ -57,11 +56,10 @@ from localsgd.optimizer.untrained import Untrained
 from localsgd.optimizer.wrapping import Wrapping
 from localsgd.optimizer.written import written_forward
 from localsgd.rows.model_rows import Row, rows_of
-from localsgd.rows.shards import fsdp_modules
 from localsgd.schedule.rounds import Position
 from localsgd.wire import Ledger
 from localsgd.wire.metered import Metered
-from localsgd.wire.presence import Event, Presence
+from localsgd.wire.presence import Presence
 
 
 class LocalSGD(Wrapping):
@@ -154,7 +152,7 @@ class LocalSGD(Wrapping):
         rows = self._adopt(inner, model, len(peers))
         presence = Presence.of_processes(limit)
         with others_named_lost(presence):
-            grid = self._grid(presence, peers)
+            grid = met(presence, peers)
             check_shards(self._module, rows, grid.worker(dist.get_rank() if presence else 0))
             check_configuration({**settings.described(), "start": start}, inner, rows, grid)
             # A state may be saved by one rank alone while a mean is on its way.
@@ -170,23 +168,11 @@ class LocalSGD(Wrapping):
         self.model = model
         self._module, self._ddp = unwrapped(model)
         check_wrappers(model, wrapped_in_ddp=self._ddp is not None)
-        self._fsdp = fsdp_modules(self._module)
-        self._reshard()
+        self._fsdp = Fsdp(self._module)
+        self._fsdp.reshard()
         rows = rows_of(self._module, inner, row_multiple(processes))
         check_backends(rows)
         return rows
-
-    def _reshard(self) -> None:
-        for module in self._fsdp:
-            module.reshard()
-
-    def _grid(self, presence: Presence | None, peers: Sequence[int]) -> Grid:
-        """The ranks of all workers, by what each rank says of itself at the first meeting."""
-        if presence is None:
-            return SINGLE
-        details = presence.open(Event("LocalSGD()", 0, by_hand=True), json.dumps(peers))
-        presence.peers = peers
-        return Grid.of_peers([json.loads(detail) for detail in details])
 
     def _set_up(
         self,
@@ -201,7 +187,7 @@ class LocalSGD(Wrapping):
         self._placement = placement
         self._rows = rows
         self._untrained = Untrained(self.inner)
-        self._agreement = agreement = Agreement(placement, rows)
+        self.agreement = agreement = Agreement(placement, rows)
         self._together = together = Together(presence, rows, placement.grid)
         goes_on, says = settings.not_finite == "leave_out", together.says_not_finite
         self._left_out = partial(go_on_from_mean, together, self.inner, goes_on)
@@ -299,8 +285,8 @@ class LocalSGD(Wrapping):
         self._guards.begin_step()
         if not self._compared:
             self._begin()
-        if self._fsdp and closure is None:
-            check_some_gradient(self._rows)
+        if closure is None:
+            self._fsdp.check_some_gradient(self._rows)
         self._loop.begin()
         loss = None
         with self._guards.inner.own():
@@ -321,7 +307,7 @@ class LocalSGD(Wrapping):
         levels = self._settings.levels
         self._together.syncs(self.steps, depth if levels > 1 else None)
         self._untrained.check()
-        self._reshard()
+        self._fsdp.reshard()
         if depth == levels:
             self._guards.before_world()
 
@@ -378,7 +364,7 @@ class LocalSGD(Wrapping):
         differ = self._together.differ("finish()", self.steps, self._loop.all_averaged)
         if differ or not self._loop.all_averaged:
             self._untrained.check()
-            self._reshard()
+            self._fsdp.reshard()
         if self._loop.finish(differ):
             self._loop.open()
         average_buffers(self._module, self._placement.world)
@@ -396,7 +382,7 @@ class LocalSGD(Wrapping):
         if self._guards.part.shown:
             yield self.model
             return
-        self._reshard()
+        self._fsdp.reshard()
         for row in self._rows:
             row.check_in_place()
         equal = self._loop.all_averaged
@@ -410,7 +396,7 @@ class LocalSGD(Wrapping):
                         self._rows,
                         self._placement.world,
                         differ,
-                        self._agreement,
+                        self.agreement,
                         says,
                     )
                 )
@@ -431,21 +417,6 @@ class LocalSGD(Wrapping):
     def workers(self) -> int:
         """K, the number of workers."""
         return self._placement.world.members
-
-    @property
-    def position(self) -> int:
-        """The place of this rank in its worker, from 0."""
-        return self._placement.grid.position(self._placement.process)
-
-    @property
-    def positions(self) -> int:
-        """The number of ranks of a worker."""
-        return len(self._placement.grid.ranks)
-
-    @property
-    def of_stages(self) -> bool:
-        """Whether some ranks of the worker hold other parts of the model than this one."""
-        return self._agreement.of_stages
 
     def meet(self, call: str, detail: str = "") -> list[str]:
         """Waits until all ranks are in this call, and returns the details that they give, by rank.

@@ -187,7 +187,7 @@ def _own(model: nn.Module, optimizers: Sequence[LocalSGD], more: Any) -> dict[st
     module = _checked(model, optimizers)
     state = module.state_dict()
     lead = optimizers[0]
-    if lead.of_stages:
+    if lead.agreement.of_stages:
         raise UserError(
             "ranks of a worker hold stages of the model, whose names say nothing of the whole; "
             "save the state_dict() of each rank's model and optimizer by torch.save, and load it "
@@ -202,14 +202,14 @@ def _own(model: nn.Module, optimizers: Sequence[LocalSGD], more: Any) -> dict[st
         "random": _random(),
     }
     tensors: dict[str, Tensor] = {}
-    own = _name(lead.worker, lead.position, lead.positions)
+    own = _name(lead.worker, lead.agreement.position, lead.agreement.positions)
     for part in PARTS:
         found, text = pack(tree[part], f"{own}/{part}")
         tensors |= found
         tensors[f"{own}/{part}.json"] = as_tensor(text)
     about = {"format": 1, "workers": lead.workers, "steps": lead.steps}
-    if lead.positions > 1:
-        about["positions"] = lead.positions
+    if lead.agreement.positions > 1:
+        about["positions"] = lead.agreement.positions
     return {**tensors, ABOUT: as_tensor(json.dumps(about))}
 
 
@@ -221,7 +221,7 @@ def _averaged(model: nn.Module, optimizers: Sequence[LocalSGD]) -> dict[str, Ten
         if optimizers[0].worker:
             return {}
         found = averaged_file.copied(unwrapped(model)[0].state_dict())
-        return {} if optimizers[0].position else found
+        return {} if optimizers[0].agreement.position else found
 
 
 class _Found:
@@ -265,7 +265,7 @@ class _Found:
                 f"{place} was saved with {len(tree['optimizers'])} optimizers, not with "
                 f"{len(optimizers)}; give the same in the same order"
             )
-        if then != now or source.positions != lead.positions:
+        if then != now or source.positions != lead.agreement.positions:
             found._regroup(source, then, now, optimizers, momenta)
             state, whole = module.state_dict(), averaged_file.read(files.place / averaged_file.NAME)
             tree["model"]["state"] |= {
@@ -281,7 +281,7 @@ class _Found:
     def _regroup(
         self, source: _Source, then: int, now: int, optimizers: Sequence[LocalSGD], momenta: Momenta
     ) -> None:
-        alike = source.positions == optimizers[0].positions
+        alike = source.positions == optimizers[0].agreement.positions
         self._regrouped = [Regrouped(momenta, rows=alike) for _ in optimizers]
         for worker in range(then):
             states = source.read(worker, ["optimizers"])["optimizers"]
@@ -329,7 +329,7 @@ class _Source:
     ) -> None:
         self.files = files
         self.positions = positions
-        self._position = min(optimizers[0].position, positions - 1)
+        self._position = min(optimizers[0].agreement.position, positions - 1)
         self._state = {n: t for n, t in module.state_dict().items() if is_sharded(t)}
         self._parameters = [
             [p for group in optimizer.param_groups for p in group["params"]]

@@ -8,6 +8,7 @@ communicate across workers at every step, or let the ranks of a worker part, is 
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,12 +17,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from localsgd.averaging.grid import SINGLE, Grid
 from localsgd.averaging.placement import Placement
 from localsgd.errors import UserError
 from localsgd.reduce.compressor import scale_dtype
 from localsgd.rows.model_rows import Row
 from localsgd.rows.shards import fsdp_modules, is_sharded, ranks_of
-from localsgd.wire.presence import named
+from localsgd.wire.presence import Event, Presence, named
 
 
 def peers_of(topology: Any, processes: int) -> list[int]:
@@ -77,17 +79,6 @@ def check_shards(model: nn.Module, rows: Sequence[Row], worker: Sequence[int]) -
             )
 
 
-def check_some_gradient(rows: Sequence[Row]) -> None:
-    """Refuses a step of a model under FSDP that has no gradient at all."""
-    if all(parameter.grad is None for row in rows for parameter in row.parameters):
-        raise UserError(
-            "no parameter has a gradient: set_requires_gradient_sync(False) keeps FSDP from making "
-            'any, and the optimizer would do nothing; leave it out, as on mesh["shard"] nothing '
-            "crosses to other workers in a local phase, or set it True before the last backward "
-            "pass of a step"
-        )
-
-
 def check_backends(rows: Sequence[Row]) -> None:
     """Refuses parameters in memory that no backend of `torch.distributed` reaches."""
     if not dist.is_initialized():
@@ -102,18 +93,55 @@ def check_backends(rows: Sequence[Row]) -> None:
             )
 
 
+class Fsdp:
+    """The modules of a model to which `fully_shard` was applied; often there are none."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._modules = fsdp_modules(model)
+
+    def reshard(self) -> None:
+        """Lets FSDP forget what it has gathered, as shards change."""
+        for module in self._modules:
+            module.reshard()
+
+    def check_some_gradient(self, rows: Sequence[Row]) -> None:
+        """Refuses a step without any gradient."""
+        if self._modules and all(p.grad is None for row in rows for p in row.parameters):
+            raise UserError(
+                "no parameter has a gradient: set_requires_gradient_sync(False) keeps FSDP from "
+                "making any, and the optimizer would do nothing; leave it out, as on "
+                'mesh["shard"] nothing crosses to other workers in a local phase, or set it True '
+                "before the last backward pass of a step"
+            )
+
+
+def met(presence: Presence | None, peers: Sequence[int]) -> Grid:
+    """Holds the first meeting; returns the ranks of all workers, by what each says of itself."""
+    if presence is None:
+        return SINGLE
+    details = presence.open(Event("LocalSGD()", 0, by_hand=True), json.dumps(peers))
+    presence.peers = peers
+    return Grid.of_peers([json.loads(detail) for detail in details])
+
+
 class Agreement:
     """What the ranks of a worker find out together, as each sees its own shard or stage alone.
 
     Args:
         placement: which knows them.
         rows: of this rank.
+
+    Attributes:
+        position: the place of this rank in its worker, from 0.
+        positions: the number of ranks of a worker.
     """
 
     def __init__(self, placement: Placement, rows: Sequence[Row]) -> None:
         self._worker = placement.worker
         self._rows = rows
         self._ranks = set(placement.grid.worker(placement.process))
+        self.position = placement.grid.position(placement.process)
+        self.positions = len(placement.grid.ranks)
 
     @property
     def alone(self) -> bool:
