@@ -31,6 +31,7 @@ from torch.optim import Optimizer
 from localsgd.errors import UserError
 from localsgd.reduce import ExactMean, Reducer
 from localsgd.reduce.compressor import scale_dtype
+from localsgd.rows.shards import local
 from localsgd.wire import Collective
 
 RULES = ("keep", "average", "reset")
@@ -213,7 +214,7 @@ class InnerStates:
                 if not have:
                     continue
                 _check_same_size(key, have)
-                found = [state.get(key) for state in states]
+                found = [local(state[key]) if key in state else None for state in states]
                 own = [one if _scalars(key, one, counters) else None for one in found]
                 dtype, device = scale_dtype(parameter.dtype), self._device
                 everyone = len(have) == len(by_worker)
@@ -285,7 +286,7 @@ class InnerStates:
 
     @property
     def _device(self) -> torch.device:
-        return self._optimizers[0].param_groups[0]["params"][0].device
+        return local(self._optimizers[0].param_groups[0]["params"][0]).device
 
     def _check(self) -> None:
         """Raises on all workers for keys that no optimizer has, once any has a state."""
@@ -353,7 +354,7 @@ def _set_to_first(state: dict[str, Any], keys: Collection[str]) -> None:
     """Sets these keys to their values before the first step."""
     for key in keys:
         if isinstance(state[key], Tensor):
-            state[key].fill_(1 if key == "mu_product" else 0)
+            local(state[key]).fill_(1 if key == "mu_product" else 0)
 
 
 def _names(states: Sequence[Mapping[str, Any]], known: Collection[str]) -> bytes:
@@ -376,5 +377,5 @@ def _counters(parameters: Parameters) -> set[str]:
 def _scalars(key: str, value: Any, counters: Collection[str]) -> int:
     """The number of scalars to average; 0 for counters."""
     if isinstance(value, Tensor) and value.is_floating_point() and key not in counters:
-        return value.numel()
+        return local(value).numel()
     return 0

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from localsgd.averaging.delay import Fragmented
 from localsgd.averaging.gossip import Gossip
+from localsgd.averaging.grid import SINGLE, Grid
 from localsgd.averaging.level import Blocks, Level
 from localsgd.averaging.topology import Topology, check_hosting
 from localsgd.errors import UserError
@@ -47,15 +48,21 @@ class HostedLevel:
 class Placement:
     """A topology placed on processes: worker k is in process k // w.
 
+    With workers of several ranks each position in a worker has such a placement of its own.
+
     Args:
         topology: the blocks.
-        rank: of this process.
+        rank: the index of this process among those that it averages with.
         hosted: w, the workers that each process hosts.
         hosted_levels: one for each level, innermost first; an innermost level of unequal blocks has
             one for each block.
         world: joins all K workers, independently of the levels.
         unequal: the blocks hosted here as (first hosted row, rows, block's index), if blocks
             differ.
+        grid: the ranks of all workers.
+        process: the rank of this process in `torch.distributed`.
+        worker: joins the ranks of this worker; `None` if it is a single one.
+        ranks: joins all ranks of all workers, if these have several.
     """
 
     topology: Topology
@@ -64,6 +71,20 @@ class Placement:
     hosted_levels: tuple[HostedLevel, ...]
     world: Collective
     unequal: tuple[tuple[int, int, int], ...] = ()
+    grid: Grid = SINGLE
+    process: int = 0
+    worker: ProcessGroup | None = None
+    ranks: ProcessGroup | None = None
+
+    @property
+    def peers(self) -> Sequence[int]:
+        """The ranks in `torch.distributed` of the processes that average with each other."""
+        return self.grid.peers(self.process)
+
+    @property
+    def everyone(self) -> Collective:
+        """Joins all ranks: all workers, each as often as it has ranks."""
+        return self.ranks or self.world
 
     @property
     def workers(self) -> range:
@@ -122,41 +143,56 @@ def placement_of(
     timeout: timedelta | None = None,
     presence: Presence | None = None,
     ahead: bool = False,
+    grid: Grid | None = None,
 ) -> Placement:
     """Places `topology` on the processes of `torch.distributed`, or on this one without it.
 
-    Every process must call this, with the same topology, since it makes process groups.
+    Every process must call this, with the same topology and grid, since it makes process groups.
 
     Args:
         timeout: of the collectives; it must be longer than one process may be behind another.
         presence: checks on waits that take long, and keeps the groups, which end with it.
         ahead: whether the second stage of a sync between blocks runs in the background.
+        grid: the ranks of all workers, if some have several.
     """
-    processes, rank = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
+    total, process = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
+    grid = grid or Grid.of_single_ranks(total)
+    groups = _Groups(grid, process, timeout, presence, ahead)
+    processes, rank = groups.processes, groups.rank
     check_hosting(topology, processes)
     hosted = topology.workers // processes
-    groups = _Groups(processes, rank, timeout, presence, ahead)
     world = groups.spanning(processes, hosted=hosted) if processes > 1 else InProcess(hosted)
+    several = len(grid.ranks) > 1
+    worker = groups.of_ranks(grid.workers) if several else None
+    ranks = groups.of_ranks([range(total)]) if several else None
     if topology.unequal:
         hosted_levels, blocks = _unequal_levels(topology, groups, hosted)
     else:
         hosted_levels, blocks = _equal_levels(topology, groups, hosted), ()
-    return Placement(topology, rank, hosted, hosted_levels, world, blocks)
+    return Placement(
+        topology, rank, hosted, hosted_levels, world, blocks, grid, process, worker, ranks
+    )
 
 
 class _Groups:
-    """Makes process groups, all in the same order on every process, and finds its own."""
+    """Makes process groups, all in the same order on every process, and finds its own.
+
+    Processes are counted among those that average with each other, unless they are called ranks.
+    """
 
     def __init__(
         self,
-        processes: int,
-        rank: int,
+        grid: Grid,
+        process: int,
         timeout: timedelta | None,
         presence: Presence | None,
         ahead: bool,
     ) -> None:
-        self.processes = processes
-        self.rank = rank
+        peers = grid.peers(process)
+        self.processes = len(peers)
+        self.rank = peers.index(process)
+        self._grid = grid
+        self._process = process
         self._timeout = timeout
         self._presence = presence
         self._ahead = ahead
@@ -176,15 +212,26 @@ class _Groups:
         self, groups: Sequence[Sequence[int]], hosted: int = 1, apart: bool = False
     ) -> ProcessGroup | None:
         """The group with this rank, if any. Equal ranks share a group, unless one is `apart`."""
+        everywhere = [[peers[i] for i in group] for peers in self._grid.ranks for group in groups]
+        mine = self._made_of_ranks(everywhere, apart)
+        return None if mine is None else ProcessGroup(mine, hosted, self._presence)
+
+    def of_ranks(self, groups: Sequence[Sequence[int]]) -> ProcessGroup:
+        """The group with this process, of groups that are given by rank."""
+        mine = self._made_of_ranks(groups)
+        assert mine is not None
+        return ProcessGroup(mine, presence=self._presence)
+
+    def _made_of_ranks(
+        self, groups: Sequence[Sequence[int]], apart: bool = False
+    ) -> dist.ProcessGroup | None:
         mine = None
         for ranks in map(tuple, groups):
             if (apart, ranks) not in self._made:
                 self._made[apart, ranks] = dist.new_group(list(ranks), timeout=self._timeout)
-            if self.rank in ranks:
+            if self._process in ranks:
                 mine = self._made[apart, ranks]
-        if not isinstance(mine, dist.ProcessGroup):
-            return None
-        return ProcessGroup(mine, hosted, self._presence)
+        return mine if isinstance(mine, dist.ProcessGroup) else None
 
     def spanning(self, span: int, inside: int = 1, hosted: int = 1) -> ProcessGroup:
         """The group of every `inside`-th process in this process's block of `span` processes."""

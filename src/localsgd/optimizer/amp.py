@@ -14,15 +14,16 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from localsgd.reduce.compressor import widest
+from localsgd.rows.shards import local
 
 _YES = torch.tensor(True)
 
 
 def gradients_of(parameters: Iterable[Tensor]) -> Iterator[Tensor]:
-    """The values of all gradients that exist."""
+    """The values of all gradients that exist, of a `DTensor` those of this rank."""
     for parameter in parameters:
         if parameter.grad is not None:
-            yield parameter.grad._values() if parameter.grad.is_sparse else parameter.grad
+            yield parameter.grad._values() if parameter.grad.is_sparse else local(parameter.grad)
 
 
 def parameters_of(optimizer: Optimizer) -> Iterator[Tensor]:

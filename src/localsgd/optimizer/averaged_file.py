@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from localsgd.errors import UserError
+from localsgd.rows.shards import whole
 
 NAME = "model.safetensors"
 
@@ -27,10 +28,11 @@ def check_safetensors() -> None:
 def copied(state: Mapping[str, Any]) -> dict[str, Tensor]:
     """The tensors of a state dict on the CPU, each with memory of its own; other entries left out.
 
-    Tied weights become two tensors, as readers expect under both names.
+    Tied weights become two tensors, as readers expect under both names. Sharded ones are gathered:
+    all ranks that hold them must call this.
     """
     return {
-        name: torch.empty(value.shape, dtype=value.dtype).copy_(value.detach())
+        name: torch.empty(value.shape, dtype=value.dtype).copy_(whole(value.detach()))
         for name, value in state.items()
         if isinstance(value, Tensor)
     }

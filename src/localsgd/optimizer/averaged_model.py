@@ -11,8 +11,10 @@ from torch import nn
 from localsgd.averaging.buffers import KeptBuffers, mean_buffers, put_buffers
 from localsgd.averaging.derived import renew, renew_attributes
 from localsgd.averaging.level import Spare, leave_out, made_up
+from localsgd.optimizer.sharded import Agreement
 from localsgd.reduce import ExactMean
 from localsgd.rows.model_rows import Row
+from localsgd.rows.shards import reshard
 from localsgd.wire import Collective
 
 
@@ -29,6 +31,7 @@ def averaged(
     rows: Sequence[Row],
     world: Collective,
     rows_differ: bool,
+    agreement: Agreement,
     says: Callable[[], None] = lambda: None,
 ) -> Generator[bool]:
     """A context in which the model holds the mean of all workers; its own bits come back after it.
@@ -37,18 +40,26 @@ def averaged(
 
     Args:
         rows_differ: whether workers may hold different rows; otherwise rows stay as they are.
+        agreement: with the other ranks of this worker.
         says: called before this worker is left out.
     """
     changing = rows if rows_differ else ()
-    saved_rows = [row.values.clone() for row in changing]
+    saved_rows = [row.fill().clone() for row in changing]
     saved_buffers = KeptBuffers(model)
+    reshard(model)
     try:
+        if rows_differ:
+            agreement.spread_not_finite()
         left_out = [_average(row, world, says) for row in changing]
+        for row in changing:
+            row.empty()
         average_buffers(model, world)
         yield any(left_out)
     finally:
+        reshard(model)
         for row, saved in zip(changing, saved_rows, strict=True):
             row.values.copy_(saved)
+            row.empty()
         saved_buffers.restore()
         renew_attributes(model)
 

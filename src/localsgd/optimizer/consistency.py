@@ -18,6 +18,7 @@ from torch import Tensor
 from localsgd.errors import UserError
 from localsgd.reduce.compressor import widest
 from localsgd.rows.parts import DIGEST_BYTES, bytes_of, once
+from localsgd.rows.shards import local
 from localsgd.wire import Collective, ProcessGroup
 from localsgd.wire.presence import named
 
@@ -32,26 +33,38 @@ def digest_of_text(text: str) -> bytes:
 
 
 def check_equal(
-    digests: Mapping[str, bytes], world: Collective, device: torch.device, remedy: str
-) -> None:
+    digests: Mapping[str, bytes],
+    everyone: Collective,
+    device: torch.device,
+    remedy: str,
+    groups: Iterable[Sequence[int]] | None = None,
+) -> list[bytes]:
     """Raises on all processes if some differ, with their ranks and what differs.
 
     Args:
         digests: by the name that the message uses for what they are of.
-        world: joins all workers, one of them here.
+        everyone: joins all ranks.
         remedy: the end of the message, which says what to do.
+        groups: of ranks that are compared; all are, if not given.
+
+    Returns:
+        The digests of all ranks, each rank's after one another.
     """
     mine = torch.frombuffer(bytearray(b"".join(digests.values())), dtype=torch.uint8)
-    gathered = world.gather(mine.to(device)[None, None]).wait()[0].cpu()  # [K, bytes]
-    refuse_differences(gathered, list(digests), remedy)
+    gathered = everyone.gather(mine.to(device)[None, None]).wait()[0].cpu()  # [ranks, bytes]
+    for ranks in [range(len(gathered))] if groups is None else groups:
+        refuse_differences(gathered[list(ranks)], list(digests), remedy, ranks)
+    return [bytes(row.tolist()) for row in gathered]
 
 
-def refuse_differences(gathered: Tensor, names: Sequence[str], remedy: str) -> None:
+def refuse_differences(
+    gathered: Tensor, names: Sequence[str], remedy: str, ranks: Sequence[int]
+) -> None:
     """Raises if digests `gathered [K, bytes]` differ; they are concatenated in order of `names`."""
     for index, what in enumerate(names):
         column = gathered[:, index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]
         found = [bytes(row.tolist()) for row in column]
-        check_same_values(found, what, remedy)
+        check_same_values(found, what, remedy, ranks)
 
 
 def checksum(values: Tensor) -> str:
@@ -61,12 +74,14 @@ def checksum(values: Tensor) -> str:
     return f"{int(bits.sum(dtype=torch.int64)):x}"
 
 
-def check_same_values(by_rank: Sequence[str | bytes], what: str, remedy: str) -> None:
+def check_same_values(
+    values: Sequence[str | bytes], what: str, remedy: str, ranks: Sequence[int]
+) -> None:
     """Raises if the values of some ranks differ; all processes get the same error."""
-    usual, _ = Counter(by_rank).most_common(1)[0]
-    others = [rank for rank, text in enumerate(by_rank) if text != usual]
+    usual, _ = Counter(values).most_common(1)[0]
+    others = [rank for rank, text in zip(ranks, values, strict=True) if text != usual]
     if others:
-        first = by_rank.index(usual)
+        first = ranks[values.index(usual)]
         raise UserError(f"{named(others)} and rank {first} differ in {what}; {remedy}")
 
 
@@ -92,7 +107,7 @@ class SameBatch:
     def add(self, gradients: Iterable[Tensor]) -> None:
         """Adds gradients of this worker, before anything is averaged."""
         for gradient in gradients:
-            values = gradient.detach().to(widest(gradient.device))
+            values = local(gradient).detach().to(widest(gradient.device))
             sums = torch.stack([values.sum(), values.abs().sum(), values.square().sum()])
             self._sums += sums.cpu()
 

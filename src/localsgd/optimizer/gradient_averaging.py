@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
@@ -17,9 +17,11 @@ from localsgd.averaging.placement import AnyLevel, Placement, row_multiple
 from localsgd.optimizer.amp import all_finite, finite, gradients_of, unscale
 from localsgd.optimizer.consistency import SameBatch
 from localsgd.optimizer.ddp import Overlap, averaging_behind, overlap_of, quieten
+from localsgd.optimizer.fsdp import ShardOverlap, overlap_of_shards
 from localsgd.optimizer.gradient_packs import call_after_backward, packs_of
 from localsgd.optimizer.not_finite import seen_not_finite
 from localsgd.optimizer.settings import Settings
+from localsgd.optimizer.sharded import Agreement
 from localsgd.reduce import ExactMean
 from localsgd.reduce.compressor import widest
 from localsgd.rows.model_rows import Row
@@ -34,6 +36,8 @@ class GradientAveraging:
         rows: the rows of the parameters.
         placement: where the other workers are.
         settings: which levels may average gradients.
+        module: the model.
+        agreement: with the other ranks of this worker.
         ledger: counts the traffic, together with that of the models.
         ddp: the user's model, if it is in `DistributedDataParallel`.
         watched: whether the first gradients are compared among all workers.
@@ -49,6 +53,8 @@ class GradientAveraging:
         placement: Placement,
         settings: Settings,
         ledger: Ledger,
+        module: nn.Module,
+        agreement: Agreement,
         ddp: DistributedDataParallel | None,
         watched: bool,
         flags: Callable[[], Sequence[float]] | None = None,
@@ -59,11 +65,13 @@ class GradientAveraging:
         self._placement = placement
         self._settings = settings
         self._ledger = ledger
+        self._agreement = agreement
         self._ddp = ddp
         self._device = rows[0].values.device
         self._exact = settings.exact if placement.world.members > 1 else 0
         self._multiple = multiple = row_multiple(placement.world.members)
-        self._flags = flags
+        # Ranks of a worker must use equal flags, and these would come from their peers alone.
+        self._flags = flags = flags if agreement.alone else None
         self._says = says
         self._leave_out = leave_out
         self._carried: Tensor | None = None
@@ -74,20 +82,25 @@ class GradientAveraging:
         self.averaged = False
         self._finite: Tensor | None = None
         self._follows_backward = False
-        self._overlap: Overlap | None = None
+        self._overlap: Overlap | ShardOverlap | None = None
+        padding = multiple if placement.topology.levels > 1 else 1
         if ddp is not None:
             quieten(ddp)
             if self._exact:
                 synchronised = {id(p) for row in rows for p in row.parameters}
-                padding = multiple if placement.topology.levels > 1 else 1
                 self._overlap = overlap_of(ddp, synchronised, padding)
-                if self._overlap is not None:
-                    self._overlap.named = named
-                    self._overlap.says = says
+        elif self._exact:
+            self._overlap = overlap_of_shards(module, rows, padding)
+        if self._overlap is not None:
+            self._overlap.named = named
+            self._overlap.says = says
 
     def set_lockstep(self, lockstep: int) -> None:
         """From now on the gradients of the `lockstep` innermost levels are averaged."""
         self.lockstep = min(lockstep, self._exact)
+        if isinstance(self._overlap, ShardOverlap):
+            self._overlap.make_levels = self._levels if self.lockstep else None
+            self._overlap.same_batch = self.watch
         if self._ddp is None:
             return
         # With find_unused_parameters DDP treats a parameter that any process used as used by all,
@@ -95,7 +108,7 @@ class GradientAveraging:
         whole = self.lockstep == self._settings.levels or not self._ddp.find_unused_parameters
         overlapping = self._overlap is not None and self.lockstep > 0 and whole
         self._ddp.require_backward_grad_sync = overlapping
-        if self._overlap is not None:
+        if isinstance(self._overlap, Overlap):
             self._overlap.make_levels = self._levels if overlapping else None
             self._overlap.same_batch = self.watch
             whole_world = self.lockstep == self._settings.levels
@@ -142,6 +155,9 @@ class GradientAveraging:
         found: Tensor | None = getattr(wrapper, "found_inf", None)
         if scale is not None:
             unscale(inner, scale)
+        if found is not None:
+            self._agreement.check_scaler()
+            found = self._agreement.any(found)
         skip = found is not None and bool(found)
         averaged_before = self.averaged
         marks = self.average(mark=skip)
@@ -151,12 +167,14 @@ class GradientAveraging:
             return True
         if averaged_before:
             return not self.all_finite(inner)
-        return bool(marks) and bool(torch.stack([mark.float() for mark in marks]).max() > 0)
+        return bool(marks) and self._is_anywhere(
+            bool(torch.stack([mark.float() for mark in marks]).max() > 0)
+        )
 
     def take_carried(self) -> Tensor | None:
         """The mean of all workers' flags, once, if it has come with the gradients."""
         carried, self._carried = self._carried, None
-        if self._overlap is not None and self._overlap.carried is not None:
+        if isinstance(self._overlap, Overlap) and self._overlap.carried is not None:
             carried, self._overlap.carried = self._overlap.carried, None
         return carried
 
@@ -190,7 +208,14 @@ class GradientAveraging:
 
     def all_finite(self, optimizer: Optimizer) -> bool:
         """Whether the averaged gradients are finite, and were so when they were averaged early."""
-        return (self._finite is None or bool(self._finite)) and all_finite(optimizer)
+        own = (self._finite is None or bool(self._finite)) and all_finite(optimizer)
+        return not self._is_anywhere(not own)
+
+    def _is_anywhere(self, found: bool) -> bool:
+        """Whether any rank of this worker has `found` it."""
+        if self._agreement.alone:
+            return found
+        return bool(self._agreement.any(torch.tensor(found, device=self._device)))
 
     def not_finite(self, marks: Sequence[Tensor]) -> bool:
         """Whether averaged gradients are seen not to be finite; then the next are averaged anew.
@@ -205,6 +230,7 @@ class GradientAveraging:
         else:
             hidden = self._finite is not None and not bool(self._finite)
             found = hidden or any(map(seen_not_finite, self._gradients()))
+        found = self._is_anywhere(found)
         if found:
             self.reopen()
         return found

@@ -24,6 +24,7 @@ from localsgd.errors import UserError
 from localsgd.optimizer.not_finite import seen_not_finite
 from localsgd.rows.layout import Layout
 from localsgd.rows.model_rows import Row
+from localsgd.rows.shards import local
 
 PACK_BYTES = 32 * 2**20
 """Largest size of a pack of several tensors: enough for the wire, and small beside a model."""
@@ -89,7 +90,7 @@ class Pack:
     def _empty(self, views: Sequence[Tensor]) -> None:
         """Copies the views into the gradients that exist."""
         grads = [p.grad for p in self.parameters]
-        pairs = [(g, view) for g, view in zip(grads, views, strict=True) if g is not None]
+        pairs = [(local(g), v) for g, v in zip(grads, views, strict=True) if g is not None]
         if pairs:
             torch._foreach_copy_([grad for grad, _ in pairs], [view for _, view in pairs])
 
@@ -100,7 +101,7 @@ def _dense(name: str, gradient: Tensor | None) -> Tensor:
             f"{name} has a sparse gradient, and sparse gradients can't be averaged here; choose "
             'average="models", or sparse=False for that layer'
         )
-    return gradient
+    return local(gradient).detach()
 
 
 def packs_of(row: Row, multiple: int, extra: int = 0) -> Iterator[Pack]:
@@ -108,17 +109,20 @@ def packs_of(row: Row, multiple: int, extra: int = 0) -> Iterator[Pack]:
     chosen: list[tuple[str, nn.Parameter]] = []
     size = 0
     for slot, parameter in zip(row.layout.slots, row.parameters, strict=True):
-        if chosen and size + parameter.nbytes > PACK_BYTES:
+        nbytes = local(parameter).nbytes
+        if chosen and size + nbytes > PACK_BYTES:
             yield _pack(chosen, row, multiple, extra)
             chosen, size = [], 0
         chosen.append((slot.name, parameter))
-        size += parameter.nbytes
+        size += nbytes
     yield _pack(chosen, row, multiple, extra)
 
 
 def _pack(chosen: Sequence[tuple[str, nn.Parameter]], row: Row, multiple: int, extra: int) -> Pack:
     marks = row.values.new_empty(len(chosen) + extra + 1)
-    layout = Layout.of([*((n, p.data) for n, p in chosen), (" marks", marks)], multiple=multiple)
+    layout = Layout.of(
+        [*((n, local(p.data)) for n, p in chosen), (" marks", marks)], multiple=multiple
+    )
     names, parameters = zip(*chosen, strict=True)
     return Pack(names, parameters, layout, row.values.device)
 

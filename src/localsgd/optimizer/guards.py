@@ -35,11 +35,11 @@ class Guards:
         models: ModelLevels,
         placement: Placement,
     ) -> None:
-        workers, rank = placement.world.members, placement.rank
-        self.inner = InnerSteps(inner, workers, rank)
+        workers, rank = placement.world.members, placement.process
+        self.inner = InnerSteps(inner, workers, rank, alone=placement.worker is None)
         self.part = Synchronised(module, rows, speaks=workers > 1 and rank == 0)
         self._unfinished = Unfinished(module, workers, rank)
-        self._written = Written(module, rows, models, placement.world)
+        self._written = Written(module, rows, models, placement)
         self._averaged = True
 
     def begin_step(self) -> None:

@@ -88,14 +88,15 @@ class InnerSteps:
         inner: the inner optimizer.
         workers: K; with one nothing can go wrong.
         rank: of this process; the first one warns.
+        alone: whether this rank is the whole worker; otherwise ranks of a worker may communicate.
     """
 
-    def __init__(self, inner: Optimizer, workers: int, rank: int) -> None:
+    def __init__(self, inner: Optimizer, workers: int, rank: int, alone: bool = True) -> None:
         self.strays = 0
         self._inner = inner
         self._rank = rank
         self._own = False
-        self._looked = workers == 1
+        self._looked = workers == 1 or not alone
         if before := _watching.pop(inner, None):
             before._handle.remove()  # Of a LocalSGD that was made of the same optimizer before.
         if workers > 1 and hasattr(inner, "_optimizer_step_pre_hooks"):

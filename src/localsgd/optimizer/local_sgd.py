@@ -42,6 +42,15 @@ from localsgd.optimizer.settings import (
     patience,
     settings_of,
 )
+from localsgd.optimizer.sharded import (
+    Agreement,
+    Fsdp,
+    check_backends,
+    check_shards,
+    check_wrappers,
+    met,
+    peers_of,
+)
 from localsgd.optimizer.start import Start, check_configuration, check_or_share_start
 from localsgd.optimizer.together import Together
 from localsgd.optimizer.untrained import Untrained
@@ -51,7 +60,7 @@ from localsgd.rows.model_rows import Row, rows_of
 from localsgd.schedule.rounds import Position
 from localsgd.wire import Ledger
 from localsgd.wire.metered import Metered
-from localsgd.wire.presence import Event, Presence
+from localsgd.wire.presence import Presence
 
 
 class LocalSGD(Wrapping):
@@ -129,8 +138,9 @@ class LocalSGD(Wrapping):
     ) -> None:
         limit = patience(timeout)
         ranks = dist.get_world_size() if dist.is_initialized() else 1
+        peers = peers_of(topology, ranks)
         settings = settings_of(
-            ranks,
+            len(peers),
             local_steps,
             topology,
             average,
@@ -140,16 +150,16 @@ class LocalSGD(Wrapping):
             inner_state,
             not_finite,
         )
-        rows = self._adopt(inner, model, ranks)
+        rows = self._adopt(inner, model, len(peers))
         presence = Presence.of_processes(limit)
         with others_named_lost(presence):
-            if presence is not None:
-                presence.open(Event("LocalSGD()", 0, by_hand=True))
-            check_configuration({**settings.described(), "start": start}, inner, rows)
+            grid = met(presence, peers)
+            check_shards(self._module, rows, grid.worker(dist.get_rank() if presence else 0))
+            check_configuration({**settings.described(), "start": start}, inner, rows, grid)
             # A state may be saved by one rank alone while a mean is on its way.
             late = settings.delay.syncs > 0 and rows[0].values.device.type == "cpu"
-            placement = placement_of(settings.topology, limit, presence, ahead=late)
-            check_or_share_start(start, unwrapped(model)[0], rows, placement)
+            placement = placement_of(settings.topology, limit, presence, late, grid)
+            check_or_share_start(start, self._module, rows, placement)
         self._set_up(settings, placement, presence, rows, watched=True)
         self._loop.open()
 
@@ -157,7 +167,13 @@ class LocalSGD(Wrapping):
         check_inner(inner, model)
         self._wrap(inner)
         self.model = model
-        return rows_of(unwrapped(model)[0], inner, row_multiple(processes))
+        self._module, self._ddp = unwrapped(model)
+        check_wrappers(model, wrapped_in_ddp=self._ddp is not None)
+        self._fsdp = Fsdp(self._module)
+        self._fsdp.reshard()
+        rows = rows_of(self._module, inner, row_multiple(processes))
+        check_backends(rows)
+        return rows
 
     def _set_up(
         self,
@@ -172,17 +188,25 @@ class LocalSGD(Wrapping):
         self._placement = placement
         self._rows = rows
         self._untrained = Untrained(self.inner)
-        self._module, ddp = unwrapped(self.model)
-        self._together = together = Together(presence, self._module, rows)
+        self.agreement = agreement = Agreement(placement, rows)
+        self._together = together = Together(presence, rows, placement.grid)
         goes_on, says = settings.not_finite == "leave_out", together.says_not_finite
         self._left_out = partial(go_on_from_mean, together, self.inner, goes_on)
         self._models = ModelLevels(
-            rows, placement, settings, ledger, says, together.refuse_not_finite, self._left_out
+            rows,
+            placement,
+            agreement,
+            settings,
+            ledger,
+            says,
+            together.refuse_not_finite,
+            self._left_out,
         )
         world = Metered(placement.world, ledger.levels[-1])
         device, needs_rate = rows[0].values.device, self._models.needs_learning_rate
+        everyone = Metered(placement.everyone, ledger.levels[-1])
         self._reports = reports = Reports(
-            settings.schedules, world, device, ledger, self.inner, needs_rate
+            settings.schedules, everyone, device, ledger, self.inner, needs_rate, agreement.alone
         )
         flags = reports.flags if reports.signals.flagged else None
         self._gradients = gradients = GradientAveraging(
@@ -190,7 +214,9 @@ class LocalSGD(Wrapping):
             placement,
             settings,
             ledger,
-            ddp,
+            self._module,
+            agreement,
+            self._ddp,
             watched,
             flags,
             together.named,
@@ -291,6 +317,8 @@ class LocalSGD(Wrapping):
         self._guards.begin_step()
         if not self._compared:
             self._begin()
+        if closure is None:
+            self._fsdp.check_some_gradient(self._rows)
         self._loop.begin()
         loss = None
         with self._guards.inner.own():
@@ -311,6 +339,7 @@ class LocalSGD(Wrapping):
         levels = self._settings.levels
         self._together.syncs(self.steps, depth if levels > 1 else None)
         self._untrained.check()
+        self._fsdp.reshard()
         if depth == levels:
             self._guards.before_world()
 
@@ -376,6 +405,7 @@ class LocalSGD(Wrapping):
         differ = self._together.differ("finish()", self.steps, self._loop.all_averaged)
         if differ or not self._loop.all_averaged:
             self._untrained.check()
+            self._fsdp.reshard()
         if self._loop.finish(differ):
             self._loop.open()
         average_buffers(self._module, self._placement.world)
@@ -393,6 +423,7 @@ class LocalSGD(Wrapping):
         if self._guards.part.shown:
             yield self.model
             return
+        self._fsdp.reshard()
         for row in self._rows:
             row.check_in_place()
         equal = self._loop.all_averaged
@@ -401,7 +432,14 @@ class LocalSGD(Wrapping):
                 differ = self._together.differ("averaged_model()", self.steps, equal) or not equal
                 says = self._together.says_not_finite
                 left_out = held.enter_context(
-                    averaged(self._module, self._rows, self._placement.world, differ, says)
+                    averaged(
+                        self._module,
+                        self._rows,
+                        self._placement.world,
+                        differ,
+                        self.agreement,
+                        says,
+                    )
                 )
                 if left_out:
                     self._left_out()
@@ -446,7 +484,7 @@ class LocalSGD(Wrapping):
 
     def _own_state(self) -> dict[str, Any]:
         return {
-            "rank": self._placement.rank,
+            "rank": self._placement.process,
             "model": fingerprint(self._rows),
             "finished_at": self._finished_at,
             **self._loop.state(),
@@ -476,7 +514,8 @@ class LocalSGD(Wrapping):
         new = type(self).__new__(type(self))
         memo[id(self)] = new
         model = copy.deepcopy(self.model, memo)
-        rows = new._adopt(copy.deepcopy(self.inner, memo), model, self._placement.world.members)
+        peers = len(self._placement.peers)
+        rows = new._adopt(copy.deepcopy(self.inner, memo), model, peers)
         presence = self._together.presence
         new._set_up(self._settings, self._placement, presence, rows, watched=not self.steps)
         new._load_own(self._own_state())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from localsgd.averaging.level import Blocks, Level, Spare
 from localsgd.averaging.placement import AnyLevel, Placement
 from localsgd.averaging.stacks import Stacks
 from localsgd.optimizer.settings import Settings
+from localsgd.optimizer.sharded import Agreement
 from localsgd.reduce.by_row import bound_to_all
 from localsgd.rows.model_rows import Row
 from localsgd.wire import Ledger
@@ -27,6 +29,7 @@ class ModelLevels(Stacks[AnyLevel]):
     Args:
         rows: of this worker.
         placement: where the others are.
+        agreement: with the other ranks of this worker.
         settings: reducers and outer optimizers of the levels; every row has its own copies.
         ledger: counts the traffic.
         says: called before this worker is left out of a mean, as its weights are not finite.
@@ -38,6 +41,7 @@ class ModelLevels(Stacks[AnyLevel]):
         self,
         rows: Sequence[Row],
         placement: Placement,
+        agreement: Agreement,
         settings: Settings,
         ledger: Ledger,
         says: Callable[[], None] = lambda: None,
@@ -45,6 +49,7 @@ class ModelLevels(Stacks[AnyLevel]):
         left_out: Callable[[], None] = lambda: None,
     ) -> None:
         self._rows = rows
+        self._agreement = agreement
         self._left_out = left_out
         layouts = [row.layout for row in rows]
         by_level = [bound_to_all(reducer, layouts) for reducer in settings.reducers]
@@ -69,14 +74,38 @@ class ModelLevels(Stacks[AnyLevel]):
             self.check_some_in_place()
             meanwhile()
 
-        super().average(depth, first, look)
+        with self._filled(averages=first < depth):
+            super().average(depth, first, look)
         self._look_for_left_out()
 
     def final_average(self, first: int) -> None:
         for row in self._rows:
             row.check_in_place()
-        super().final_average(first)
+        with self._filled(averages=True):
+            super().final_average(first)
         self._look_for_left_out()
+
+    @contextmanager
+    def _filled(self, averages: bool) -> Generator[None]:
+        """A context for a sync: rows have what the model holds, which holds what they have then.
+
+        Args:
+            averages: whether any level does; otherwise all members are equal.
+        """
+        for row in self._rows:
+            row.fill()
+        if averages:
+            self._agreement.spread_not_finite()
+        try:
+            yield
+        finally:
+            for row in self._rows:
+                row.empty()
+
+    def catch_up(self) -> None:
+        for row in self._rows:
+            row.fill()
+        super().catch_up()
 
     def _look_for_left_out(self) -> None:
         """Whether the means since the last time are without some workers. Asks no GPU."""
@@ -96,6 +125,8 @@ class ModelLevels(Stacks[AnyLevel]):
     @property
     def at_anchors(self) -> bool:
         """Whether the workers' rows equal the last average."""
+        for row in self._rows:
+            row.fill()
         return all(
             level.members.data_ptr() == level.anchor.data_ptr()
             or torch.equal(level.members[:, 0], level.anchor)

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from localsgd.errors import UserError
 from localsgd.optimizer.together import Together
 from localsgd.reduce.compressor import scale_dtype
+from localsgd.rows.shards import local
 from localsgd.wire.presence import named
 
 
@@ -37,7 +38,8 @@ def clear_not_finite(optimizer: Optimizer) -> None:
     for state in optimizer.state.values():
         for value in state.values():
             if isinstance(value, Tensor) and value.is_floating_point():
-                value.masked_fill_(~value.isfinite(), 0)
+                values = local(value)
+                values.masked_fill_(~values.isfinite(), 0)
 
 
 def seen_not_finite(values: Tensor) -> bool:
@@ -71,12 +73,12 @@ def leave_out_step(together: Together, goes_on: bool) -> bool:
             f"{said}, and all weights are as before that step; lower the learning rate, clip "
             'gradients, or let such steps be left out by not_finite="leave_out" (not in a closure)'
         )
-    if len(ranks) == presence.processes:
+    if len(ranks) == len(presence.peers):
         raise UserError(
             f"all ranks had gradients that are not finite {presence.event}, and to leave the step "
             "out would not help; go on from the last state that was saved, with a lower learning "
             "rate or clipped gradients"
         )
-    if presence.rank == min(ranks, default=0):
+    if presence.rank == min(ranks, default=0) and 0 in presence.peers:
         warnings.warn(f"{said}, and that step is left out", stacklevel=2)
     return True

@@ -40,9 +40,11 @@ class Regrouped:
 
     Args:
         momenta: what becomes of the inner optimizer's state.
+        rows: whether rows have the same shards as then; else what is kept of them is dropped.
     """
 
-    def __init__(self, momenta: Momenta) -> None:
+    def __init__(self, momenta: Momenta, rows: bool = True) -> None:
+        self._rows = rows
         if momenta not in ("average", "reset"):
             raise UserError(f'momenta={momenta!r} is unknown; there are "average" and "reset"')
         self._inner = InnerMean() if momenta == "average" else None
@@ -61,7 +63,7 @@ class Regrouped:
             self._inner.add(state["state"])
         self._workers += 1
         self._squares += _squares(own["levels"])
-        if any(len(levels) > 1 for levels in own["levels"]):
+        if not self._rows or any(len(levels) > 1 for levels in own["levels"]):
             return
         memories = [_memories(levels[0]) for levels in own["levels"]]
         if not self._memory:
@@ -83,7 +85,8 @@ class Regrouped:
         position, before = own["position"], first["position"]
         count = len(position["lengths"])
         alike = count == len(before["lengths"])
-        self._keeps = {"outer": alike, "memory": alike and count == 1}
+        keeps = alike and self._rows
+        self._keeps = {"outer": keeps, "memory": keeps and count == 1}
         if alike:
             _check_settings(first["made_with"], own["made_with"])
             position |= {name: before[name] for name in ("lengths", "memories", "lockstep")}
@@ -92,6 +95,8 @@ class Regrouped:
             position["lockstep"] = 0
         position |= {"left": [0] * count, "depth": 0}
         for row, levels in enumerate(own["levels"]):
+            if not levels or not self._rows:
+                continue
             saved = first["levels"][row][-1]
             if self._keeps["outer"]:
                 _put_outer(_parts(levels[-1]), _parts(saved))
@@ -105,7 +110,8 @@ class Regrouped:
     def said(self) -> str:
         """What became of the parts, for a log."""
         inner = "reset" if self._inner is None else f"the mean over the {self._workers}"
-        outer = "as it was" if self._keeps["outer"] else "reset"
+        reset = "reset" if self._rows else "new, as the shards are others"
+        outer = "as it was" if self._keeps["outer"] else reset
         said = f"momenta: {inner}; outer optimizer, if any: {outer}"
         if self._squares and self._keeps["memory"]:
             said += f"; error memory: the mean over the {self._workers}, so that none is lost"

@@ -22,24 +22,27 @@ class Reports:
 
     Args:
         schedules: that look at the means of all workers.
-        world: joins all workers.
+        everyone: joins all ranks of all workers.
         device: where the wire takes tensors from.
         ledger: knows how long this worker has waited.
         inner: the inner optimizer, which has the learning rate.
         needs_rate: whether anybody else goes by the learning rate.
+        alone: whether this rank is the whole worker; otherwise some ranks may have no loss.
     """
 
     def __init__(
         self,
         schedules: Sequence[Schedule],
-        world: Collective,
+        everyone: Collective,
         device: torch.device,
         ledger: Ledger,
         inner: Optimizer,
         needs_rate: bool,
+        alone: bool = True,
     ) -> None:
-        self.signals = Signals(schedules, world, device)
+        self.signals = Signals(schedules, everyone, device)
         self._observations = Observations(1, device, self.signals.reported)
+        self._alone = alone
         self._silent: set[str] = set()  # names without a number at the last exchange
         self._ledger = ledger
         self._inner = inner
@@ -74,7 +77,8 @@ class Reports:
     def _own(self) -> Tensor:
         if self.signals.flagged:
             return torch.tensor([self.flags()])
-        before, self._silent = self._silent, self._observations.silent
+        silent = self._observations.silent if self._alone else self.signals.silent
+        before, self._silent = self._silent, silent
         if missing := self.wanted & before & self._silent:
             what, call = min(missing), f"report({min(missing)}=...)"
             if what == "loss":

@@ -26,6 +26,7 @@ from localsgd.optimizer import averaged_file
 from localsgd.optimizer.ddp import unwrapped
 from localsgd.optimizer.local_sgd import LocalSGD
 from localsgd.optimizer.regroup import Momenta, Regrouped
+from localsgd.rows.shards import cut_like, is_sharded, reshard
 from localsgd.saving.tree import as_tensor, as_text, pack, unpack
 
 if TYPE_CHECKING:
@@ -193,6 +194,12 @@ def _own(model: nn.Module, optimizers: Sequence[LocalSGD], more: Any) -> dict[st
     module = _checked(model, optimizers)
     state = module.state_dict()
     lead = optimizers[0]
+    if lead.agreement.of_stages:
+        raise UserError(
+            "ranks of a worker hold stages of the model, whose names say nothing of the whole; "
+            "save the state_dict() of each rank's model and optimizer by torch.save, and load it "
+            "on the same rank"
+        )
     objects = {name: one.state_dict() for name, one in more.items() if _has_state(name, one)}
     tree = {
         "model": {"state": state, "versions": getattr(state, "_metadata", None)},
@@ -202,11 +209,14 @@ def _own(model: nn.Module, optimizers: Sequence[LocalSGD], more: Any) -> dict[st
         "random": _random(),
     }
     tensors: dict[str, Tensor] = {}
+    own = _name(lead.worker, lead.agreement.position, lead.agreement.positions)
     for part in PARTS:
-        found, text = pack(tree[part], f"{_name(lead.worker)}/{part}")
+        found, text = pack(tree[part], f"{own}/{part}")
         tensors |= found
-        tensors[f"{_name(lead.worker)}/{part}.json"] = as_tensor(text)
+        tensors[f"{own}/{part}.json"] = as_tensor(text)
     about = {"format": FORMAT, "workers": lead.workers, "steps": lead.steps}
+    if lead.agreement.positions > 1:
+        about["positions"] = lead.agreement.positions
     return {**tensors, ABOUT: as_tensor(json.dumps(about))}
 
 
@@ -217,7 +227,8 @@ def _averaged(model: nn.Module, optimizers: Sequence[LocalSGD]) -> dict[str, Ten
             stack.enter_context(optimizer.averaged_model())
         if optimizers[0].worker:
             return {}
-        return averaged_file.copied(unwrapped(model)[0].state_dict())
+        found = averaged_file.copied(unwrapped(model)[0].state_dict())
+        return {} if optimizers[0].agreement.position else found
 
 
 class _Found:
@@ -256,18 +267,22 @@ class _Found:
                 f"{place} has the format {about['format']}, and this version reads {FORMAT}; go on "
                 "with the version that it was saved by"
             )
-        then, now = about["workers"], optimizers[0].workers
-        worker = optimizers[0].worker if then == now else 0
-        tree = _read(files, worker, PARTS)
+        lead = optimizers[0]
+        then, now = about["workers"], lead.workers
+        source = _Source(files, about.get("positions", 1), module, optimizers)
+        tree = source.read(lead.worker if then == now else 0, PARTS)
         found = _Found(files.id, tree)
         if len(tree["optimizers"]) != len(optimizers):
             raise UserError(
                 f"{place} was saved with {len(tree['optimizers'])} optimizers, not with "
                 f"{len(optimizers)}; give the same in the same order"
             )
-        if then != now:
-            found._regroup(files, then, now, optimizers, momenta)
-            tree["model"]["state"] |= averaged_file.read(files.place / averaged_file.NAME)
+        if then != now or source.positions != lead.agreement.positions:
+            found._regroup(source, then, now, optimizers, momenta)
+            state, whole = module.state_dict(), averaged_file.read(files.place / averaged_file.NAME)
+            tree["model"]["state"] |= {
+                name: cut_like(value, state.get(name, value)) for name, value in whole.items()
+            }
         else:
             for optimizer, state in zip(optimizers, tree["optimizers"], strict=True):
                 optimizer.check_state_dict(state)
@@ -276,11 +291,12 @@ class _Found:
         return found
 
     def _regroup(
-        self, files: Saved, then: int, now: int, optimizers: Sequence[LocalSGD], momenta: Momenta
+        self, source: _Source, then: int, now: int, optimizers: Sequence[LocalSGD], momenta: Momenta
     ) -> None:
-        self._regrouped = [Regrouped(momenta) for _ in optimizers]
+        alike = source.positions == optimizers[0].agreement.positions
+        self._regrouped = [Regrouped(momenta, rows=alike) for _ in optimizers]
         for worker in range(then):
-            states = _read(files, worker, ["optimizers"])["optimizers"]
+            states = source.read(worker, ["optimizers"])["optimizers"]
             for regrouped, state in zip(self._regrouped, states, strict=True):
                 regrouped.add(state)
         for index, (one, optimizer) in enumerate(zip(self._regrouped, optimizers, strict=True)):
@@ -288,9 +304,9 @@ class _Found:
             optimizer.check_state_dict(state)
         self.tree["random"] = None
         self.said = (
-            f"{files.place} was saved by {then} workers and is gone on from by {now}, at step "
-            f"{self.tree['optimizers'][0]['local_sgd']['steps']}: all begin a new round from the "
-            f"averaged model; {self._regrouped[0].said}; all else is worker 0's; a step sees "
+            f"{source.files.place} was saved by {then} workers and is gone on from by {now}, at "
+            f"step {self.tree['optimizers'][0]['local_sgd']['steps']}: all begin a new round from "
+            f"the averaged model; {self._regrouped[0].said}; all else is worker 0's; a step sees "
             f"{now}/{then} times the samples"
         )
 
@@ -300,7 +316,9 @@ class _Found:
         """Loads everything."""
         state = OrderedDict(self.tree["model"]["state"])
         state._metadata = self.tree["model"]["versions"]  # type: ignore[attr-defined]
-        unwrapped(model)[0].load_state_dict(state)
+        module, _ = unwrapped(model)
+        reshard(module)
+        module.load_state_dict(state)
         for optimizer, own in zip(optimizers, self.tree["optimizers"], strict=True):
             optimizer.load_state_dict(own)
         for name, one in self.tree["objects"].items():
@@ -309,12 +327,50 @@ class _Found:
             _set_random(self.tree["random"])
 
 
-def _read(files: Saved, worker: int, parts: Collection[str]) -> dict[str, Any]:
-    """Parts of what a worker has saved, by name."""
-    texts = {part: f"{_name(worker)}/{part}.json" for part in parts}
-    starts = tuple(f"{_name(worker)}/{part}/" for part in parts)
-    tensors = files.read([*texts.values(), *(n for n in files.names if n.startswith(starts))])
-    return {part: unpack(as_text(tensors[name]), tensors) for part, name in texts.items()}
+class _Source:
+    """Reads what a worker has saved.
+
+    Args:
+        files: that were written.
+        positions: ranks that each worker had then.
+        module, optimizers: that will load it, sharded as they are now.
+    """
+
+    def __init__(
+        self, files: Saved, positions: int, module: nn.Module, optimizers: Sequence[LocalSGD]
+    ) -> None:
+        self.files = files
+        self.positions = positions
+        self._position = min(optimizers[0].agreement.position, positions - 1)
+        self._state = {n: t for n, t in module.state_dict().items() if is_sharded(t)}
+        self._parameters = [
+            [p for group in optimizer.param_groups for p in group["params"]]
+            for optimizer in optimizers
+        ]
+
+    def read(self, worker: int, parts: Collection[str]) -> dict[str, Any]:
+        """Parts by name. Of sharded tensors each rank reads its shard."""
+        own = _name(worker, self._position, self.positions)
+        texts = {part: f"{own}/{part}.json" for part in parts}
+        starts = tuple(f"{name}/{part}/" for part in parts for name in {own, _name(worker)})
+        names = [*texts.values(), *(n for n in self.files.names if n.startswith(starts))]
+        tensors = self.files.read(names, self._sharded(names))
+        return {part: unpack(as_text(tensors[name]), tensors) for part, name in texts.items()}
+
+    def _sharded(self, names: Collection[str]) -> dict[str, Tensor]:
+        """Tensors to read into, for those that are sharded now."""
+        found = {}
+        for name in names:
+            _, part, *path = name.split("/")
+            if part == "model" and path[0] == "state":
+                like = self._state.get("/".join(path[1:]))
+            elif part == "optimizers" and len(path) == 4 and path[1] == "state":
+                like = self._parameters[int(path[0])][int(path[2])]
+            else:
+                continue
+            if like is not None and is_sharded(like) and self.files.shape(name) == like.shape:
+                found[name] = torch.zeros_like(like, dtype=self.files.dtype(name))
+        return found
 
 
 def _checked(model: nn.Module, optimizers: Sequence[LocalSGD]) -> nn.Module:
@@ -397,8 +453,8 @@ def _set_random(random: Mapping[str, Any]) -> None:
         torch.cuda.set_rng_state(random["cuda"])
 
 
-def _name(worker: int) -> str:
-    return f"worker-{worker:05d}"
+def _name(worker: int, position: int = 0, positions: int = 1) -> str:
+    return f"worker-{worker:05d}" + (f"@{position}" if positions > 1 else "")
 
 
 def _absolute(folder: str | os.PathLike[str]) -> Path:

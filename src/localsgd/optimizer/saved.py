@@ -9,6 +9,7 @@ from torch import Tensor
 
 from localsgd.errors import UserError
 from localsgd.optimizer.settings import Settings
+from localsgd.optimizer.start import layouts_of
 from localsgd.rows.model_rows import Row
 
 SETTINGS = ("topology", "reducer", "outer", "delay", "inner_state")
@@ -17,7 +18,7 @@ SETTINGS = ("topology", "reducer", "outer", "delay", "inner_state")
 
 def fingerprint(rows: Sequence[Row]) -> str:
     """A fingerprint of the synchronised tensors: their names, shapes and dtypes."""
-    return ",".join(row.layout.fingerprint().hex() for row in rows)
+    return layouts_of(rows)
 
 
 def check_saved(own: Any, expected: Mapping[str, Any], settings: Settings) -> None:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Literal, TypeAlias
 
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
@@ -134,14 +135,16 @@ def _topology(given: str | int | Topology | DeviceMesh | None, processes: int) -
     if topology.workers != processes:
         raise UserError(
             f"topology {topology} has {topology.workers} workers, and there are {processes} "
-            "processes; LocalSGD has one worker in each process of torch.distributed"
+            "processes; LocalSGD has one worker in each process of torch.distributed, or, if "
+            'workers are sharded, in each place of topology=mesh["replicate"]'
         )
     return topology
 
 
 def _of_mesh(mesh: DeviceMesh) -> Topology:
     ranks = mesh.mesh
-    if not torch.equal(ranks.flatten(), torch.arange(ranks.numel())):
+    whole = not dist.is_initialized() or ranks.numel() == dist.get_world_size()
+    if whole and not torch.equal(ranks.flatten(), torch.arange(ranks.numel())):
         raise UserError(
             f"the mesh holds the ranks {ranks.tolist()}; blocks must be ranks in a row, as in "
             "init_device_mesh(device, (blocks, workers of a block))"

@@ -9,18 +9,26 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from localsgd.averaging.grid import Grid
 from localsgd.averaging.placement import Placement
 from localsgd.errors import UserError
 from localsgd.optimizer.consistency import broadcast, check_equal, described, digest_of_text
 from localsgd.rows.model_rows import Row
 from localsgd.rows.parts import digest_of_tensors, is_plain
+from localsgd.rows.shards import described_placement, is_sharded, local
 from localsgd.wire import ProcessGroup
+from localsgd.wire.presence import named
 
 Start: TypeAlias = Literal["check", "broadcast"]
 
 
-def check_configuration(settings: Mapping[str, str], inner: Optimizer, rows: Sequence[Row]) -> None:
-    """Compares the settings of all processes, before process groups are made from them."""
+def check_configuration(
+    settings: Mapping[str, str], inner: Optimizer, rows: Sequence[Row], grid: Grid
+) -> None:
+    """Compares the settings of all processes, before process groups are made from them.
+
+    Stages of a worker may have other tensors and groups of the inner optimizer.
+    """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return
     everyone = dist.group.WORLD
@@ -28,15 +36,23 @@ def check_configuration(settings: Mapping[str, str], inner: Optimizer, rows: Seq
     world = ProcessGroup(everyone)
     device = rows[0].values.device
     digests = {what: digest_of_text(text) for what, text in settings.items()}
-    digests["the inner optimizer or its settings"] = digest_of_text(_settings_of(inner))
     check_equal(digests, world, device, "start all ranks with the same")
-    layouts = b"".join(row.layout.fingerprint() for row in rows)
+    digest = digest_of_text(_settings_of(inner))
+    what = {"the inner optimizer or its settings": digest}
+    check_equal(what, world, device, "start all ranks with the same", grid.ranks)
     check_equal(
-        {"names, shapes, memory formats or dtypes of parameters": digest_of_text(layouts.hex())},
+        {"names, shapes, memory formats or dtypes of parameters": digest_of_text(layouts_of(rows))},
         world,
         device,
         "build the same model, and freeze the same parts of it, on all ranks",
+        grid.ranks,
     )
+
+
+def layouts_of(rows: Sequence[Row]) -> str:
+    """A text that is equal if rows may be averaged."""
+    placed = (described_placement(p) for row in rows for p in row.parameters)
+    return ",".join([*(row.layout.fingerprint().hex() for row in rows), *filter(None, placed)])
 
 
 def check_or_share_start(
@@ -48,32 +64,45 @@ def check_or_share_start(
     world = placement.world
     if not isinstance(world, ProcessGroup):
         return
-    frozen = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
-    buffers = list(model.named_buffers())
+    everyone, peers = placement.everyone, placement.grid.ranks
+    frozen = [(name, local(p)) for name, p in model.named_parameters() if not p.requires_grad]
+    buffers = [(name, local(buffer)) for name, buffer in model.named_buffers()]
     if start == "broadcast":
-        tensors = [row.values for row in rows] + [t for _, t in (*frozen, *buffers)]
+        tensors = [row.fill() for row in rows] + [t for _, t in (*frozen, *buffers)]
         broadcast(filter(is_plain, tensors), world)
+        for row in rows:
+            row.empty()
         odd = [(name, t) for name, t in (*frozen, *buffers) if not is_plain(t)]
         check_equal(
             {"buffers or frozen parameters that are no plain tensors": digest_of_tensors(odd)},
-            world,
+            everyone,
             rows[0].values.device,
             'start="broadcast" can\'t send them (sparse, quantised, nested or meta): make them '
             "equal before, or dense",
+            peers,
         )
         return
     digests = {
-        "starting weights": digest_of_tensors((str(i), row.values) for i, row in enumerate(rows)),
+        "starting weights": digest_of_tensors((str(i), row.fill()) for i, row in enumerate(rows)),
         "frozen parameters": digest_of_tensors(frozen),
         "starting buffers": digest_of_tensors(buffers),
     }
-    check_equal(
+    found = check_equal(
         digests,
-        world,
+        everyone,
         rows[0].values.device,
         "seed or load the model alike on all ranks before LocalSGD is made, wrap it in "
         'DistributedDataParallel first, or pass start="broadcast" for those of rank 0',
+        peers,
     )
+    sharded = any(is_sharded(p) for row in rows for p in row.parameters)
+    if len(peers) > 1 and not sharded and len(set(found)) == 1:
+        raise UserError(
+            f"the ranks of a worker, such as {named(placement.grid.workers[0])}, hold the same "
+            "whole model, and would train it apart; shard it inside workers (fully_shard with "
+            'mesh=mesh["shard"], parallelize_module), or leave out topology, so that each rank is '
+            "a worker"
+        )
 
 
 def _settings_of(inner: Optimizer) -> str:

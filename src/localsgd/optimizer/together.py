@@ -7,8 +7,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from torch import nn
-
+from localsgd.averaging.grid import Grid
 from localsgd.errors import UserError
 from localsgd.optimizer.consistency import check_same_values, checksum
 from localsgd.optimizer.peer_errors import others_named_lost
@@ -21,13 +20,13 @@ class Together:
 
     Args:
         presence: of this rank; `None` if it is alone.
-        model: the user's own module.
         rows: of this worker.
+        grid: the ranks of all workers.
     """
 
-    def __init__(self, presence: Presence | None, model: nn.Module, rows: Sequence[Row]) -> None:
+    def __init__(self, presence: Presence | None, rows: Sequence[Row], grid: Grid) -> None:
         self.presence = presence
-        self._model = model
+        self.grid = grid
         self._rows = rows
 
     def named(self) -> AbstractContextManager[None]:
@@ -54,13 +53,16 @@ class Together:
             [there for there, _ in found],
             "their positions in the rounds",
             "load states of the same step on all ranks",
+            range(len(found)),
         )
-        check_same_values(
-            [weights for _, weights in found],
-            "weights at the first step",
-            "they have been changed since LocalSGD was made; change or load them alike on all "
-            "ranks, and before",
-        )
+        for peers in self.grid.ranks:
+            check_same_values(
+                [found[rank][1] for rank in peers],
+                "weights at the first step",
+                "they have been changed since LocalSGD was made; change or load them alike on all "
+                "ranks, and before",
+                peers,
+            )
         self.passes(steps + 1)
 
     def differ(self, call: str, steps: int, equal: bool) -> bool:
@@ -72,7 +74,7 @@ class Together:
         if self.presence is None:
             return False
         found = self.meet(call, steps, [self._weights() if equal else ""])
-        return len({weights for (weights,) in found}) > 1
+        return any(len({found[rank][0] for rank in peers}) > 1 for peers in self.grid.ranks)
 
     def says_not_finite(self) -> None:
         """Announces that this rank is left out of the next mean."""
@@ -97,7 +99,7 @@ class Together:
             f"{named(ranks)} had weights that are not finite {self.presence.event}, and all hold "
             "the mean of the others now"
         )
-        if len(ranks) == self.presence.processes:
+        if len(ranks) == len(self.presence.peers):
             raise UserError(
                 f"all ranks had weights that are not finite {self.presence.event}; continue from "
                 "the last saved state, with a lower learning rate or clipped gradients"
@@ -107,7 +109,7 @@ class Together:
                 f"{message}; lower the learning rate or clip gradients, or let such ranks continue "
                 'from that mean by not_finite="leave_out"'
             )
-        if self.presence.rank == min(ranks):
+        if self.presence.rank == min(ranks) and self.grid.position(min(ranks)) == 0:
             warnings.warn(message, stacklevel=2)
         return self.presence.rank in ranks
 
@@ -119,4 +121,4 @@ class Together:
         return [json.loads(text) for text in found]
 
     def _weights(self) -> str:
-        return ",".join(checksum(row.values) for row in self._rows)
+        return ",".join(checksum(row.fill()) for row in self._rows)

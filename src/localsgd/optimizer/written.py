@@ -16,11 +16,13 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
+from localsgd.averaging.placement import Placement
 from localsgd.optimizer.consistency import refuse_differences
 from localsgd.optimizer.model_levels import ModelLevels
 from localsgd.rows.model_rows import Row
 from localsgd.rows.parts import DIGEST_BYTES, digest_of_tensors
-from localsgd.wire import Collective, Pending
+from localsgd.rows.shards import local
+from localsgd.wire import Pending
 
 FEW = 8
 """Number of parameters that are checked in the middle of a round."""
@@ -36,15 +38,16 @@ class Written:
         module: the model.
         rows: of this worker.
         models: the levels over them.
-        world: joins all workers.
+        placement: where the other workers are.
     """
 
     def __init__(
-        self, module: nn.Module, rows: Sequence[Row], models: ModelLevels, world: Collective
+        self, module: nn.Module, rows: Sequence[Row], models: ModelLevels, placement: Placement
     ) -> None:
         self._models = models
         self._rows = rows
-        self._world = world
+        self._world = placement.world
+        self._ranks = placement.peers
         self._on = models.keeps_anchors
         ever = set(map(id, written_forward(module)))
         self._parameters = [p for row in rows for p in row.parameters if id(p) not in ever]
@@ -76,19 +79,20 @@ class Written:
     def note(self, start: bool) -> None:
         """Records the parameters' versions after a step and the averaging that followed."""
         if self._on:
-            self._known = [p._version for p in (self._parameters if start else self._few)]
+            noted = self._parameters if start else self._few
+            self._known = [local(p)._version for p in noted]
 
     def _is_set(self, parameters: Sequence[Tensor]) -> bool:
         known, self._known = self._known, []
         return len(known) == len(parameters) > 0 and all(
-            p._version != before for p, before in zip(parameters, known, strict=True)
+            local(p)._version != before for p, before in zip(parameters, known, strict=True)
         )
 
     def _begin_round(self, is_set: bool) -> None:
         """Makes weights that were set the anchor, and starts to compare them among ranks."""
         digest = bytes(DIGEST_BYTES)
         if is_set and not self._models.at_anchors:
-            digest = digest_of_tensors(("", row.values) for row in self._rows)
+            digest = digest_of_tensors(("", row.fill()) for row in self._rows)
             self._models.catch_up()
         if self._world.members > 1:
             mine = torch.frombuffer(bytearray(digest), dtype=torch.uint8)
@@ -105,6 +109,7 @@ class Written:
                 ["weights that were set between steps"],
                 "set the same on all ranks at the same step, or none; start all again from the "
                 "last saved state",
+                self._ranks,
             )
 
 

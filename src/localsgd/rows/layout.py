@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from localsgd.errors import UserError
+from localsgd.rows.shards import local
 
 ALIGNMENT = 16
 """Scalars of a cache line of float32, so that views are as aligned as separate tensors."""
@@ -122,12 +123,16 @@ class Layout:
 
 
 def adopt(layout: Layout, row: Tensor, tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Moves `tensors` into `row`: same objects, same values, memory in the row from now on."""
+    """Moves `tensors` into `row`: same objects, same values, memory in the row from now on.
+
+    Of a `DTensor` this is done with the shard; what else holds that memory must be told.
+    """
     views = layout.views(row)
     with torch.no_grad():
         for name, tensor in tensors:
-            views[name].copy_(tensor)
-            tensor.data = views[name]
+            memory = local(tensor)
+            views[name].copy_(memory)
+            memory.data = views[name]
 
 
 def _dense_stride(name: str, tensor: Tensor) -> tuple[int, ...]:

@@ -1,7 +1,9 @@
 """The rows of a user's model: the parameters that are synchronised, and their memory.
 
-A model in a user's own loop has one row for each dtype and device. Its parameters are moved into
-the rows once and stay there; if the user moves them out again, the next sync raises an error.
+A model in a user's own loop has one row for each dtype and device. Sharded parameters have one for
+each set of axes that they are cut along, so that ranks which hold the same shards hold equal rows.
+Parameters are moved into the rows once and stay there; if the user moves them out again, the next
+sync raises an error. Shards that FSDP keeps in padded memory of its own are copied at each sync.
 
 Shapes: n scalars of a row.
 """
@@ -21,15 +23,18 @@ from torch.optim import Optimizer
 
 from localsgd.errors import UserError
 from localsgd.rows.layout import Layout, adopt
+from localsgd.rows.shards import cut_along, is_sharded, local, renew_references
 
 BATCH = 8
 """Parameters that are checked in one sync, which takes a few microseconds."""
 
 
 class Batch(NamedTuple):
-    """Some parameters, their addresses in the row, and the modules' dictionaries with them."""
+    """Some parameters, those of them that lie in the row, and where; the modules' dictionaries."""
 
     parameters: tuple[nn.Parameter, ...]
+    placed: tuple[nn.Parameter, ...]
+    sharded: bool
     addresses: list[int]
     homes: list[dict[str, nn.Parameter | None]]
     keys: list[str]
@@ -44,12 +49,34 @@ class Row:
         values: `[n]`, the memory of all parameters.
         parameters: in the order of the layout's slots.
         homes: the modules' dictionaries that hold the parameters, and their names there.
+        elsewhere: the indices of parameters that keep memory of their own.
     """
 
     layout: Layout
     values: Tensor
     parameters: tuple[nn.Parameter, ...]
     homes: tuple[tuple[dict[str, nn.Parameter | None], str], ...]
+    elsewhere: tuple[int, ...] = ()
+
+    @torch.no_grad()
+    def fill(self) -> Tensor:
+        """Copies what lies elsewhere into the row `[n]`, which is then what the model holds."""
+        if self.elsewhere:
+            torch._foreach_copy_(self._copies, self._originals())
+        return self.values
+
+    @torch.no_grad()
+    def empty(self) -> None:
+        """Copies the row to what lies elsewhere, so that the model holds it."""
+        if self.elsewhere:
+            torch._foreach_copy_(self._originals(), self._copies)
+
+    @cached_property
+    def _copies(self) -> list[Tensor]:
+        return [self.layout.slots[index].view(self.values) for index in self.elsewhere]
+
+    def _originals(self) -> list[Tensor]:
+        return [local(self.parameters[index]).detach() for index in self.elsewhere]
 
     def check_in_place(self) -> None:
         """Raises if a parameter has left the row or the model.
@@ -83,22 +110,33 @@ class Row:
     @cached_property
     def _batches(self) -> list[Batch]:
         base, size = self.values.data_ptr(), self.values.element_size()
-        slots = self.layout.slots
-        return [
-            Batch(
-                self.parameters[start : start + BATCH],
-                [base + s.offset * size if s.length else 0 for s in slots[start : start + BATCH]],
-                [home for home, _ in self.homes[start : start + BATCH]],
-                [key for _, key in self.homes[start : start + BATCH]],
+        slots, apart = self.layout.slots, set(self.elsewhere)
+        sharded = any(map(is_sharded, self.parameters))
+        batches = []
+        for start in range(0, len(slots), BATCH):
+            indices = range(start, min(start + BATCH, len(slots)))
+            here = [index for index in indices if index not in apart]
+            batches.append(
+                Batch(
+                    self.parameters[start : start + BATCH],
+                    tuple(self.parameters[index] for index in here),
+                    sharded,
+                    [base + slots[i].offset * size if slots[i].length else 0 for i in here],
+                    [home for home, _ in self.homes[start : start + BATCH]],
+                    [key for _, key in self.homes[start : start + BATCH]],
+                )
             )
-            for start in range(0, len(slots), BATCH)
-        ]
+        return batches
+
+    def _is_moved(self, index: int) -> bool:
+        memory, slot = local(self.parameters[index]), self.layout.slots[index]
+        there = self.values.data_ptr() + slot.offset * self.values.element_size()
+        return memory.numel() > 0 and memory.data_ptr() != there
 
     def _refuse_moved(self) -> None:
-        base, size = self.values.data_ptr(), self.values.element_size()
         placed = zip(self.layout.slots, self.parameters, self.homes, strict=True)
-        for slot, parameter, (home, key) in placed:
-            moved = parameter.numel() and parameter.data_ptr() != base + slot.offset * size
+        for index, (slot, parameter, (home, key)) in enumerate(placed):
+            moved = index not in self.elsewhere and self._is_moved(index)
             if moved or parameter.dtype != self.values.dtype:
                 raise UserError(
                     f"{slot.name} has been given other memory since LocalSGD took it in "
@@ -122,7 +160,8 @@ class Row:
 
 def _in_place(batch: Batch) -> bool:
     # Called at every sync, so done by C functions; which parameter it is, is found out afterwards.
-    addresses = list(map(Tensor.data_ptr, batch.parameters))
+    memories = map(local, batch.placed) if batch.sharded else batch.placed
+    addresses = list(map(Tensor.data_ptr, memories))
     found = map(dict.get, batch.homes, batch.keys)
     return addresses == batch.addresses and all(map(operator.is_, found, batch.parameters))
 
@@ -137,16 +176,28 @@ def rows_of(model: nn.Module, inner: Optimizer, multiple: int) -> tuple[Row, ...
     """
     named = list(_synchronised(model, inner))
     rows = []
-    for kind in dict.fromkeys((p.dtype, p.device) for _, p in named):
-        chosen = [(name, p) for name, p in named if (p.dtype, p.device) == kind]
-        layout = Layout.of(((name, p.data) for name, p in chosen), multiple=multiple)
+    for kind in dict.fromkeys(_kind(p) for _, p in named):
+        chosen = [(name, p) for name, p in named if _kind(p) == kind]
+        layout = Layout.of(((name, local(p.data)) for name, p in chosen), multiple=multiple)
         if layout.spare is None:  # It marks a worker that is left out of a mean.
             layout = replace(layout, length=layout.length + multiple)
         values = layout.rows(1, kind[1])[0]
         adopt(layout, values, chosen)
         parameters = tuple(p for _, p in chosen)
         rows.append(Row(layout, values, parameters, tuple(_home(model, n) for n, _ in chosen)))
-    return tuple(rows)
+    renew_references(model, (name for name, p in named if is_sharded(p)))
+    return tuple(map(_seen_elsewhere, rows))
+
+
+def _kind(parameter: nn.Parameter) -> tuple[torch.dtype, torch.device, tuple[int | str, ...]]:
+    """What parameters of one row have in common."""
+    return parameter.dtype, local(parameter).device, cut_along(parameter)
+
+
+def _seen_elsewhere(row: Row) -> Row:
+    """The row with those parameters noted that were not left in it, as FSDP pads uneven shards."""
+    apart = tuple(index for index in range(len(row.parameters)) if row._is_moved(index))
+    return replace(row, elsewhere=apart) if apart else row
 
 
 def _home(model: nn.Module, name: str) -> tuple[dict[str, nn.Parameter | None], str]:
@@ -176,12 +227,18 @@ def _synchronised(model: nn.Module, inner: Optimizer) -> Iterator[tuple[str, nn.
 def _check_kind(name: str, parameter: nn.Parameter) -> None:
     if nn.parameter.is_lazy(parameter):
         raise UserError(f"{name} has no shape yet; run one batch through the model first")
-    if type(parameter.data) is not Tensor:
+    memory = local(parameter.data)
+    if type(memory) is not Tensor:
         raise UserError(
-            f"{name} is a {type(parameter.data).__name__}: sharded and other special tensors can't "
-            "lie in a row; LocalSGD needs whole, plain parameters on every process"
+            f"{name} is a {type(memory).__name__}, and such special tensors can't lie in a row; "
+            "LocalSGD needs plain parameters, or DTensors of them"
         )
-    if parameter.is_meta:
+    if is_sharded(parameter) and any(placed.is_partial() for placed in parameter.placements):
+        raise UserError(
+            f"{name} is placed as {parameter.placements}: each rank has a part of a sum, and not "
+            "of the tensor; give it the placement Shard or Replicate"
+        )
+    if memory.is_meta:
         raise UserError(f"{name} is on the meta device and has no values; initialise it first")
     if not parameter.is_floating_point():
         raise UserError(

@@ -126,9 +126,14 @@ class Saved:
         self._guarded(load)
         return found
 
+    def shape(self, name: str) -> torch.Size:
+        return self._kinds[name].size
+
+    def dtype(self, name: str) -> torch.dtype:
+        return self._kinds[name].properties.dtype
+
     def _new(self, name: str) -> Tensor:
-        kind = self._kinds[name]
-        return torch.empty(kind.size, dtype=kind.properties.dtype)
+        return torch.empty(self.shape(name), dtype=self.dtype(name))
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
         try:

@@ -7,6 +7,7 @@ named here: no file chooses code.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,9 +18,13 @@ from torch import Tensor
 
 from localsgd.errors import UserError
 from localsgd.rows.parts import is_plain
+from localsgd.rows.shards import is_sharded
 
 PLAIN = (bool, int, float, str)
 """Values that stand in the text as they are, beside `None`."""
+
+POSITION = re.compile(r"@\d+")
+"""Names the rank of a worker; left out of the names of sharded tensors, which its ranks share."""
 
 CONTAINERS: Mapping[str, Callable[[list[Any]], Any]] = {
     "list": list,
@@ -96,11 +101,13 @@ def _packed(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
 def _packed_tensor(value: Any, name: str, tensors: dict[str, Tensor]) -> dict[str, str]:
     kind = "tensor" if isinstance(value, Tensor) else "array"
     tensor = value.detach() if isinstance(value, Tensor) else torch.from_numpy(value.copy())
-    if not is_plain(tensor) and not hasattr(tensor, "to_local"):  # sharded ones are all right
+    if not is_plain(tensor) and not is_sharded(tensor):
         raise UserError(
             f"{name} is no dense tensor (sparse, quantised, nested or meta), which can't be saved "
             "here; save such a model by each rank's own state_dict() and torch.save"
         )
+    if is_sharded(tensor):
+        name = POSITION.sub("", name, count=1)
     while name in tensors:  # keys 1 and "1"
         name += "'"
     tensors[name] = tensor

@@ -161,6 +161,15 @@ class Signals:
     def needed(self) -> bool:
         return bool(self.sees)
 
+    @property
+    def silent(self) -> set[str]:
+        """The names of which no rank had a number to tell the last time."""
+        if self._known is None:
+            return set()
+        counts = (self._known.losses, *self._known.reported[1::2])
+        pairs = zip(("loss", *self.reported), counts, strict=True)
+        return {name for name, count in pairs if not count}
+
     def progress(self, step: int) -> Progress:
         """What has been averaged so far."""
         known = self._known

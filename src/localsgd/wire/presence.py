@@ -101,6 +101,7 @@ class Presence:
 
     Attributes:
         event: the event that collectives started now belong to.
+        peers: the ranks that average with this one.
     """
 
     def __init__(self, store: dist.Store, rank: int, processes: int, limit: timedelta) -> None:
@@ -110,6 +111,7 @@ class Presence:
         self.processes = processes
         self.limit = limit.total_seconds()
         self.event = Event("the start", 0)
+        self.peers: Sequence[int] = range(processes)
         self._group: dist.ProcessGroup | None = None
         self._apart: dist.ProcessGroup | None = None
         self._release: weakref.finalize | None = None
@@ -151,12 +153,16 @@ class Presence:
 
     # What a user calls.
 
-    def open(self, event: Event) -> None:
-        """Holds the first meeting, of all ranks that make this optimizer, in the store alone."""
-        self.meet(event)
+    def open(self, event: Event, detail: str = "") -> list[str]:
+        """Holds the first meeting, of all ranks that make this optimizer, in the store alone.
+
+        Returns the details that they give, by rank.
+        """
+        details = self.meet(event, detail)
         self._own = dist.PrefixStore(str(self._store.add(f"meetings/{self.rank}", 0)), self._store)
         group = dist.new_group(timeout=timedelta(seconds=self.limit), backend="gloo")
         self._group = group if isinstance(group, dist.ProcessGroup) else None
+        return details
 
     def meet(self, event: Event, detail: str = "") -> list[str]:
         """Waits until all ranks are in `event`; returns the details that they give, by rank.
@@ -261,10 +267,10 @@ class Presence:
         self._own.set(f"marked/{self.rank}", str(self.event))
 
     def marked(self) -> list[int]:
-        """The ranks that are set apart in what has just been done; those that have last been set
+        """The peers that are set apart in what has just been done; those that have last been set
         apart in anything, where it began with an earlier event, as a late mean does.
         """
-        ranks = range(self.processes)
+        ranks = self.peers
         place = f"marked/{self.event}"
         now = [rank for rank in ranks if self._own.check([f"{place}/{rank}"])]
         self._marks |= dict.fromkeys(now, str(self.event))

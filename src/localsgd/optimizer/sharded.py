@@ -1,0 +1,183 @@
+"""Workers of several ranks, over which a model is sharded or cut into stages.
+
+Inside a worker PyTorch does what it does without local SGD: FSDP2, tensor parallelism, pipelines.
+Across workers `LocalSGD` averages the shards that a rank has with those of its peers. What would
+communicate across workers at every step, or let the ranks of a worker part, is refused.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from localsgd.averaging.grid import SINGLE, Grid
+from localsgd.averaging.placement import Placement
+from localsgd.errors import UserError
+from localsgd.reduce.compressor import scale_dtype
+from localsgd.rows.model_rows import Row
+from localsgd.rows.shards import fsdp_modules, is_sharded, ranks_of
+from localsgd.wire.presence import Event, Presence, named
+
+
+def peers_of(topology: Any, processes: int) -> list[int]:
+    """The ranks that average with this one: those of a mesh that has not all of them, or all."""
+    if isinstance(topology, DeviceMesh) and topology.mesh.numel() < processes:
+        return topology.mesh.flatten().tolist()
+    return list(range(processes))
+
+
+def check_wrappers(model: nn.Module, wrapped_in_ddp: bool) -> None:
+    """Refuses wrappers that would average over all ranks, or hide the shards."""
+    if any(type(m).__name__ == "FullyShardedDataParallel" for m in model.modules()):
+        raise UserError(
+            "the model is in FullyShardedDataParallel (FSDP1), whose flat parameters can't be "
+            'averaged shard by shard; use fully_shard(model, mesh=mesh["shard"]) of '
+            "torch.distributed.fsdp"
+        )
+    if wrapped_in_ddp and any(map(is_sharded, model.parameters())):
+        raise UserError(
+            "the model is sharded and in DistributedDataParallel, which would average over all "
+            "ranks of its group; give LocalSGD the sharded model alone, as it averages gradients "
+            "itself while H = 1"
+        )
+
+
+def check_shards(model: nn.Module, rows: Sequence[Row], worker: Sequence[int]) -> None:
+    """Refuses parameters that several workers share, or that ranks of one worker train apart.
+
+    Args:
+        worker: the ranks of this worker.
+    """
+    synchronised = [
+        (slot.name, parameter)
+        for row in rows
+        for slot, parameter in zip(row.layout.slots, row.parameters, strict=True)
+    ]
+    for name, parameter in itertools.chain(synchronised, model.named_parameters()):
+        if not set(ranks_of(parameter)) <= set(worker):
+            raise UserError(
+                f"{name} is shared by ranks {ranks_of(parameter)}, and this worker is "
+                f"{named(worker)}: FSDP on a 2-D mesh (HSDP), or no topology, averages over all at "
+                'every step; give fully_shard mesh=mesh["shard"] and LocalSGD '
+                'topology=mesh["replicate"]'
+            )
+    if len(worker) == 1 or not fsdp_modules(model):
+        return
+    for name, parameter in synchronised:
+        if not is_sharded(parameter):
+            raise UserError(
+                f"{name} trains and is in no fully_shard (or in its ignored_params), so that the "
+                "ranks of a worker would train it apart; apply fully_shard to the whole model too, "
+                "or freeze that parameter"
+            )
+
+
+def check_backends(rows: Sequence[Row]) -> None:
+    """Refuses parameters in memory that no backend of `torch.distributed` reaches."""
+    if not dist.is_initialized():
+        return
+    reached = {part.partition(":")[0] for part in dist.get_backend_config().split(",")}
+    for row in rows:
+        if (device := row.values.device.type) not in reached:
+            raise UserError(
+                f"{row.layout.slots[0].name} is on {device} (as CPUOffloadPolicy puts it), and "
+                f"torch.distributed was initialised for {', '.join(sorted(reached))} alone; call "
+                'init_process_group("cpu:gloo,cuda:nccl")'
+            )
+
+
+class Fsdp:
+    """The modules of a model to which `fully_shard` was applied; often there are none."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._modules = fsdp_modules(model)
+
+    def reshard(self) -> None:
+        """Lets FSDP forget what it has gathered, as shards change."""
+        for module in self._modules:
+            module.reshard()
+
+    def check_some_gradient(self, rows: Sequence[Row]) -> None:
+        """Refuses a step without any gradient."""
+        if self._modules and all(p.grad is None for row in rows for p in row.parameters):
+            raise UserError(
+                "no parameter has a gradient: set_requires_gradient_sync(False) keeps FSDP from "
+                "making any, and the optimizer would do nothing; leave it out, as on "
+                'mesh["shard"] nothing crosses to other workers in a local phase, or set it True '
+                "before the last backward pass of a step"
+            )
+
+
+def met(presence: Presence | None, peers: Sequence[int]) -> Grid:
+    """Holds the first meeting; returns the ranks of all workers, by what each says of itself."""
+    if presence is None:
+        return SINGLE
+    details = presence.open(Event("LocalSGD()", 0, by_hand=True), json.dumps(peers))
+    presence.peers = peers
+    return Grid.of_peers([json.loads(detail) for detail in details])
+
+
+class Agreement:
+    """What the ranks of a worker find out together, as each sees its own shard or stage alone.
+
+    Args:
+        placement: which knows them.
+        rows: of this rank.
+
+    Attributes:
+        position: the place of this rank in its worker, from 0.
+        positions: the number of ranks of a worker.
+    """
+
+    def __init__(self, placement: Placement, rows: Sequence[Row]) -> None:
+        self._worker = placement.worker
+        self._rows = rows
+        self._ranks = set(placement.grid.worker(placement.process))
+        self.position = placement.grid.position(placement.process)
+        self.positions = len(placement.grid.ranks)
+
+    @property
+    def alone(self) -> bool:
+        """Whether this rank is the whole worker."""
+        return self._worker is None
+
+    def any(self, found: Tensor) -> Tensor:
+        """Whether it is so on any rank of the worker: a scalar tensor like `found`."""
+        if self._worker is None:
+            return found
+        count = found.to(torch.float32, copy=True).view(1, 1, 1)
+        return self._worker.sum(count).wait().view(()) > 0
+
+    @property
+    def of_stages(self) -> bool:
+        """Whether some ranks of the worker share no tensor with this one."""
+        seen = {rank for row in self._rows for p in row.parameters for rank in ranks_of(p)}
+        return self._worker is not None and not self._ranks <= seen
+
+    def check_scaler(self) -> None:
+        """Refuses a `GradScaler` that sees the overflows of a part of the worker alone."""
+        if self.of_stages:
+            raise UserError(
+                f"a GradScaler on rank {dist.get_rank()} learns of no overflow on others of "
+                f"{named(sorted(self._ranks))}, which are one worker, so that their scales would "
+                "part; train stages of a model in bfloat16, without a scaler"
+            )
+
+    @torch.no_grad()
+    def spread_not_finite(self) -> None:
+        """Where the weights of some rank are not finite, the rows of the whole worker become NaN,
+        so that all its shards are left out of the mean.
+        """
+        if self._worker is None:
+            return
+        sums = [row.values.sum(dtype=scale_dtype(row.values.dtype)) for row in self._rows]
+        found = self.any(~torch.stack([one.isfinite().to(sums[0].device) for one in sums]).all())
+        for row in self._rows:
+            row.values.masked_fill_(found.to(row.values.device), torch.nan)

@@ -1,0 +1,86 @@
+"""Tensors of which this rank has a shard: `DTensor`, as FSDP2 and tensor parallelism make them.
+
+Shapes: a shard has the shape of the tensor, but along the axes that it is cut along.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any, TypeGuard
+
+from torch import Tensor, nn
+
+
+def is_sharded(tensor: object) -> TypeGuard[Any]:
+    """Whether it is a `DTensor`, even one that every rank has a whole copy of."""
+    module = sys.modules.get("torch.distributed.tensor")  # which takes long to import
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The memory of this rank: a `DTensor`'s shard, or the tensor itself."""
+    # `to_local()` makes a new tensor, whose memory can't be exchanged for other.
+    return tensor._local_tensor if is_sharded(tensor) else tensor
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a `DTensor`, gathered from the ranks that hold it, or the tensor itself."""
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
+
+
+def cut_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """A whole tensor that all ranks have, sharded as another one is; nothing is sent."""
+    if not is_sharded(like):
+        return tensor
+    from torch.distributed.tensor import distribute_tensor
+
+    here = tensor.to(local(like).device)
+    return distribute_tensor(here, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def ranks_of(tensor: Tensor) -> list[int]:
+    """The ranks that hold a `DTensor`."""
+    return tensor.device_mesh.mesh.flatten().tolist() if is_sharded(tensor) else []
+
+
+def cut_along(tensor: Tensor) -> tuple[int | str, ...]:
+    """The axes of the mesh along which ranks hold different shards; none for a plain tensor."""
+    if not is_sharded(tensor):
+        return ()
+    mesh = tensor.device_mesh
+    names = mesh.mesh_dim_names or range(mesh.ndim)
+    pairs = zip(names, tensor.placements, strict=True)
+    return tuple(name for name, placement in pairs if not placement.is_replicate())
+
+
+def described_placement(tensor: Tensor) -> str:
+    """How a `DTensor` is placed, in words that are equal on ranks whose shards may be averaged."""
+    if not is_sharded(tensor):
+        return ""
+    return f"{tensor.placements} of {tuple(tensor.shape)} on {tuple(tensor.device_mesh.shape)}"
+
+
+def fsdp_modules(model: nn.Module) -> list[Any]:
+    """The modules to which `fully_shard` was applied."""
+    module = sys.modules.get("torch.distributed.fsdp")
+    return [m for m in model.modules() if isinstance(m, module.FSDPModule)] if module else []
+
+
+def reshard(model: nn.Module) -> None:
+    """Lets FSDP forget gathered parameters, so that the next pass gathers the shards as they are.
+
+    After a forward pass alone it keeps them, and would go on with values that are old by then.
+    """
+    for module in fsdp_modules(model):
+        module.reshard()
+
+
+def renew_references(model: nn.Module, names: Iterable[str]) -> None:
+    """Shards have other memory: lets FSDP gather from there.
+
+    FSDP has a reference of its own, and renews it whenever a state was loaded.
+    """
+    if fsdp_modules(model):
+        for owner in {name.rpartition(".")[0] for name in names}:
+            model.get_submodule(owner).load_state_dict({}, strict=False)
