@@ -1,0 +1,364 @@
+"""Workers of torchft in processes that can be killed, stopped and started while others train.
+
+A model is one vector w, and batch b asks it to become `wanted(b)`: a local step is
+`w <- w - rate (w - wanted(b))`, which a test can follow by hand (`by_hand`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from torch import nn
+
+from localsgd import LocalSGD
+
+RATE = 0.1
+SECONDS = float(os.environ.get("LOCALSGD_TEST_SECONDS", "100"))
+PRELOADED = ["torch.distributed", "torch._dynamo", "torchft", "tests.integrations.fleet"]
+
+
+def wanted(batch: int, length: int) -> torch.Tensor:
+    return torch.sin(torch.arange(length, dtype=torch.float64) * 0.37 + batch)
+
+
+def tell(pipe: Connection, what: object) -> None:
+    """By value: torch's own way to send tensors asks the sender again, which may be gone."""
+    pipe.send_bytes(pickle.dumps(what))
+
+
+class Vector(nn.Module):
+    def __init__(self, length: int, seed: int) -> None:
+        super().__init__()
+        draw = torch.Generator().manual_seed(seed)
+        self.w = nn.Parameter(torch.randn(length, generator=draw, dtype=torch.float64))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a worker does.
+
+    Args:
+        options: of `LocalSGD`.
+        length: of the model.
+        syncs: after which it finishes, unless it is told to end before.
+        seed: of its model before it joins.
+        pause: seconds in every local step.
+        die_at: kills itself before this local step of the run.
+        die_in: kills itself in this sync, so long after its sum has begun.
+        stop_at: stops itself (SIGSTOP) before this local step of the run.
+        leave_at: leaves after this sync.
+        quorum: seconds to wait for the lighthouse.
+        limit: seconds of a collective.
+    """
+
+    options: dict[str, Any] = field(default_factory=lambda: {"local_steps": 4})
+    length: int = 40
+    syncs: int = 6
+    seed: int = 0
+    pause: float = 0.0
+    die_at: int = -1
+    die_in: tuple[int, float] = (-1, 0.0)
+    stop_at: int = -1
+    leave_at: int = -1
+    quorum: float = 60.0
+    limit: float = 5.0
+    inner: dict[str, Any] = field(default_factory=dict)
+    managed: dict[str, Any] = field(default_factory=dict)
+    hostname: str = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a worker saw after a sync."""
+
+    sync: int
+    model: torch.Tensor
+    digest: str
+    names: list[str]
+    averaged: list[str]
+    given: int
+    step: int
+    errors: torch.Tensor | None
+    changes: list[str]
+    seconds: float
+
+
+def manager_of(name: str, lighthouse: str, plan: Plan) -> Any:
+    from torch.distributed import TCPStore
+    from torchft import Manager, ProcessGroupGloo
+
+    store = TCPStore(plan.hostname, 0, is_master=True, wait_for_workers=False)
+    manager = Manager(
+        pg=ProcessGroupGloo(timeout=timedelta(seconds=plan.limit)),
+        min_replica_size=1,
+        use_async_quorum=False,
+        load_state_dict=None,
+        state_dict=None,
+        replica_id=name,
+        store_addr=plan.hostname,
+        store_port=store.port,
+        rank=0,
+        world_size=1,
+        timeout=timedelta(seconds=plan.limit),
+        quorum_timeout=timedelta(seconds=plan.quorum),
+        connect_timeout=timedelta(seconds=plan.quorum),
+        lighthouse_addr=lighthouse,
+        hostname=plan.hostname,
+        init_sync=False,
+    )
+    manager.kept_store = store
+    return manager
+
+
+def work(name: str, lighthouse: str, plan: Plan, pipe: Connection) -> None:
+    """Trains; tells `pipe` what it sees after each sync, and at last how it ended."""
+    os.setpgrp()
+    torch.set_num_threads(1)
+    if os.path.exists("/sys/class/net/lo") and plan.hostname == "127.0.0.1":
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    try:
+        tell(pipe, ("ended", train(name, lighthouse, plan, pipe)))
+    except Exception as error:
+        tell(pipe, ("raised", f"{type(error).__name__}: {error}"))
+    while pipe.recv() is not None:  # Its store serves others until all have ended.
+        pass
+    os._exit(0)
+
+
+def train(name: str, lighthouse: str, plan: Plan, pipe: Connection) -> dict[str, Any]:
+    from localsgd.integrations.torchft import GroupPeers, Managed
+
+    model = Vector(plan.length, plan.seed)
+    manager = manager_of(name, lighthouse, plan)
+    inner = torch.optim.SGD(model.parameters(), lr=RATE, **plan.inner)
+    dying_in_sums(GroupPeers, manager, plan)
+    tell(pipe, ("made", None))
+    pipe.recv()  # Others have made theirs too.
+    optimizer = LocalSGD(
+        inner, model, fault_tolerance=Managed(manager, **plan.managed), **plan.options
+    )
+    members = optimizer.membership
+    assert members is not None
+    tell(pipe, ("saw", seen(optimizer)))
+    last = plan.syncs
+    while members.syncs < last and not members.left:
+        if pipe.poll():
+            last = pipe.recv()
+        if optimizer.steps == plan.die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if optimizer.steps == plan.stop_at:
+            tell(pipe, ("stops", None))
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if members.syncs == plan.leave_at:
+            members.leave()
+        time.sleep(plan.pause)
+        optimizer.zero_grad()
+        (model.w - wanted(members.batch, plan.length)).square().sum().mul(0.5).backward()
+        before = members.syncs
+        optimizer.step()
+        if members.syncs != before:
+            tell(pipe, ("saw", seen(optimizer)))
+    optimizer.finish()
+    with optimizer.averaged_model():
+        shown = model.w.detach().clone()
+    momenta = [s.get("momentum_buffer") for s in inner.state.values()]
+    return {
+        "model": model.w.detach().clone(),
+        "shown": shown,
+        "steps": optimizer.steps,
+        "left": members.left,
+        "momenta": momenta,
+    }
+
+
+def dying_in_sums(peers: Any, manager: Any, plan: Plan) -> None:
+    """Kills this process while the sum of the model is under way, in the chosen sync."""
+    sync, delay = plan.die_in
+    whole = peers.sum
+
+    def dying(self: Any, x: torch.Tensor) -> None:
+        if manager.current_step() == sync and x.numel() > 1:
+            threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        whole(self, x)
+
+    if sync >= 0:
+        peers.sum = dying
+
+
+def seen(optimizer: LocalSGD) -> Seen:
+    members = optimizer.membership
+    assert members is not None
+    [row] = optimizer._rows
+    errors = [e.clone() for e in optimizer._models._errors()]  # type: ignore[attr-defined]
+    model = row.values[: next(iter(row.parameters)).numel()].clone()
+    return Seen(
+        members.syncs,
+        model if model.numel() < 1000 else model[:50],
+        hashlib.sha256(row.values.numpy().tobytes()).hexdigest(),
+        [n.split(":")[0] for n in members.names],
+        [n.split(":")[0] for n in members.averaged],
+        members.given,
+        members.step,
+        errors[0][0, 0] if errors else None,
+        [change.text for change in members.changes],
+        time.monotonic(),
+    )
+
+
+def check_by_hand(workers: Sequence[Worker], local_steps: int = 4) -> dict[int, Seen]:
+    """Every sync that counted, by its number, has one result, which is the plain mean of the local
+    steps of those who were averaged, each on its own batches.
+    """
+    found: dict[int, Seen] = {}
+    for one in (s for w in workers for s in w.seen):
+        same = found.setdefault(one.sync, one)
+        assert (one.digest, one.names, one.given) == (same.digest, same.names, same.given)
+    for sync in range(2, max(found) + 1):
+        before, after = found[sync - 1], found[sync]
+        assert set(after.averaged) <= set(before.names)
+        ends = []
+        for name in after.averaged:
+            w, rank = before.model.clone(), before.names.index(name)
+            for t in range(local_steps):
+                batch = before.given + t * len(before.names) + rank
+                w -= RATE * (w - wanted(batch, len(w)))
+            ends.append(w)
+        expected = torch.stack(ends).mean(0)
+        assert torch.allclose(after.model, expected, rtol=0, atol=1e-12), f"sync {sync}"
+        assert after.given == before.given + local_steps * len(before.names)
+    return found
+
+
+class Worker:
+    """A worker's process, and what it has told."""
+
+    def __init__(self, name: str, lighthouse: str, plan: Plan) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
+        self.name = name
+        self.plan = plan
+        self._pipe, there = context.Pipe()
+        self.process = context.Process(target=work, args=(name, lighthouse, plan, there))
+        self.process.daemon = True
+        self.process.start()
+        there.close()
+        self.seen: list[Seen] = []
+        self.told: list[str] = []
+        self.end: tuple[str, Any] | None = None
+
+    def listen(self) -> None:
+        """Takes in what it has told so far."""
+        try:
+            while self.end is None and self._pipe.poll():
+                kind, what = pickle.loads(self._pipe.recv_bytes())
+                if kind == "saw":
+                    self.seen.append(what)
+                elif kind in ("stops", "made"):
+                    self.told.append(kind)
+                else:
+                    self.end = (kind, what)
+        except (EOFError, ConnectionResetError):
+            self.end = ("died", None)
+
+    def say(self, what: object) -> None:
+        self._pipe.send(what)
+
+    def signal(self, number: int) -> None:
+        os.kill(self.process.pid or 0, number)
+
+    def close(self) -> None:
+        self._pipe.close()
+        self.process.kill()
+        self.process.join()
+
+
+class Fleet:
+    """A lighthouse and workers."""
+
+    def __init__(self, at_least: int = 1, heartbeat: float = 2.0, join: float = 2.0) -> None:
+        from torchft.coordination import LighthouseServer
+
+        self.options = {
+            "min_replicas": at_least,
+            "join_timeout_ms": int(join * 1000),
+            "heartbeat_timeout_ms": int(heartbeat * 1000),
+            "quorum_tick_ms": 50,
+        }
+        self._make = LighthouseServer
+        self.lighthouse = LighthouseServer(bind="127.0.0.1:0", **self.options)
+        self.port = self.lighthouse.address().rsplit(":", 1)[1]
+        self.workers: list[Worker] = []
+
+    def start(self, **plans: Plan) -> list[Worker]:
+        """Starts workers by name, all together."""
+        made = [Worker(name, f"http://127.0.0.1:{self.port}", p) for name, p in plans.items()]
+        self.workers += made
+        self.until(lambda: all("made" in w.told for w in made))
+        for worker in made:
+            worker.say("go")
+        return made
+
+    def until(
+        self, reached: Callable[[], bool], seconds: float = SECONDS, may_pass: bool = False
+    ) -> None:
+        """Listens until something is so."""
+        end = time.monotonic() + seconds
+        while not reached():
+            if time.monotonic() > end:
+                if may_pass:
+                    return
+                told = {w.name: (w.end, [s.sync for s in w.seen]) for w in self.workers}
+                raise AssertionError(f"not within {seconds} s: {told}")
+            for worker in self.workers:
+                worker.listen()
+            time.sleep(0.01)
+
+    @property
+    def living(self) -> list[Worker]:
+        return [w for w in self.workers if w.end is None]
+
+    @property
+    def sync(self) -> int:
+        """The last that anybody has seen."""
+        return max((s.sync for w in self.workers for s in w.seen), default=0)
+
+    def workers_now(self) -> int:
+        """K, as the last sync has it."""
+        return next(len(s.names) for w in self.workers for s in w.seen if s.sync == self.sync)
+
+    def end(self, seconds: float = SECONDS) -> None:
+        """Lets all end at one sync some rounds from now, and waits for it."""
+        last = self.sync + 25
+        for worker in self.living:
+            worker.say(last)
+        self.until_all_end(seconds)
+
+    def until_all_end(self, seconds: float = SECONDS) -> None:
+        self.until(lambda: all(w.end is not None for w in self.workers), seconds)
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.close()
+        self.lighthouse.shutdown()
+
+
+@contextmanager
+def fleet(**options: Any) -> Iterator[Fleet]:
+    made = Fleet(**options)
+    try:
+        yield made
+    finally:
+        made.close()
