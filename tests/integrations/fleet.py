@@ -6,6 +6,7 @@ A model is one vector w, and batch b asks it to become `wanted(b)`: a local step
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import multiprocessing
 import os
@@ -14,7 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -24,10 +25,13 @@ import torch
 from torch import nn
 
 from localsgd import LocalSGD
+from localsgd.errors import PeerLost
+from tests.distributed.harness import PRELOADED, path_for_children
 
 RATE = 0.1
 SECONDS = float(os.environ.get("LOCALSGD_TEST_SECONDS", "100"))
-PRELOADED = ["torch.distributed", "torch._dynamo", "torchft", "tests.integrations.fleet"]
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(PRELOADED)
 
 
 def wanted(batch: int, length: int) -> torch.Tensor:
@@ -58,8 +62,7 @@ class Plan:
         pause: seconds in every local step.
         die_at: kills itself before this local step of the run.
         die_in: kills itself in this sync, so long after its sum has begun.
-        stop_at: stops itself (SIGSTOP) before this local step of the run.
-        leave_at: leaves after this sync.
+        spoiled_at: has weights that are not finite after this local step of the run.
         quorum: seconds to wait for the lighthouse.
         limit: seconds of a collective.
     """
@@ -71,8 +74,7 @@ class Plan:
     pause: float = 0.0
     die_at: int = -1
     die_in: tuple[int, float] = (-1, 0.0)
-    stop_at: int = -1
-    leave_at: int = -1
+    spoiled_at: int = -1
     quorum: float = 60.0
     limit: float = 5.0
     inner: dict[str, Any] = field(default_factory=dict)
@@ -91,7 +93,8 @@ class Seen:
     averaged: list[str]
     given: int
     step: int
-    errors: torch.Tensor | None
+    memory: torch.Tensor | None
+    momentum: torch.Tensor | None
     changes: list[str]
     seconds: float
 
@@ -118,6 +121,7 @@ def manager_of(name: str, lighthouse: str, plan: Plan) -> Any:
         lighthouse_addr=lighthouse,
         hostname=plan.hostname,
         init_sync=False,
+        quorum_retries=20,
     )
     manager.kept_store = store
     return manager
@@ -133,8 +137,9 @@ def work(name: str, lighthouse: str, plan: Plan, pipe: Connection) -> None:
         tell(pipe, ("ended", train(name, lighthouse, plan, pipe)))
     except Exception as error:
         tell(pipe, ("raised", f"{type(error).__name__}: {error}"))
-    while pipe.recv() is not None:  # Its store serves others until all have ended.
-        pass
+    with suppress(EOFError):
+        while True:  # Its store serves others until all have ended.
+            pipe.recv()
     os._exit(0)
 
 
@@ -155,32 +160,35 @@ def train(name: str, lighthouse: str, plan: Plan, pipe: Connection) -> dict[str,
     tell(pipe, ("saw", seen(optimizer)))
     last = plan.syncs
     while members.syncs < last and not members.left:
-        if pipe.poll():
-            last = pipe.recv()
+        said = pipe.recv() if pipe.poll() else last
+        if said == "leave":
+            members.leave()
+        else:
+            last = said
         if optimizer.steps == plan.die_at:
             os.kill(os.getpid(), signal.SIGKILL)
-        if optimizer.steps == plan.stop_at:
-            tell(pipe, ("stops", None))
-            os.kill(os.getpid(), signal.SIGSTOP)
-        if members.syncs == plan.leave_at:
-            members.leave()
         time.sleep(plan.pause)
         optimizer.zero_grad()
         (model.w - wanted(members.batch, plan.length)).square().sum().mul(0.5).backward()
+        if optimizer.steps == plan.spoiled_at and model.w.grad is not None:
+            model.w.grad[0] = float("nan")
         before = members.syncs
-        optimizer.step()
+        try:
+            optimizer.step()
+        except PeerLost:
+            pickle.dumps((optimizer.state_dict(), model.state_dict()))
+            assert model.w.isfinite().all()
+            raise
         if members.syncs != before:
             tell(pipe, ("saw", seen(optimizer)))
     optimizer.finish()
     with optimizer.averaged_model():
         shown = model.w.detach().clone()
-    momenta = [s.get("momentum_buffer") for s in inner.state.values()]
     return {
         "model": model.w.detach().clone(),
         "shown": shown,
         "steps": optimizer.steps,
         "left": members.left,
-        "momenta": momenta,
     }
 
 
@@ -202,7 +210,12 @@ def seen(optimizer: LocalSGD) -> Seen:
     members = optimizer.membership
     assert members is not None
     [row] = optimizer._rows
-    errors = [e.clone() for e in optimizer._models._errors()]  # type: ignore[attr-defined]
+    [level] = optimizer._models.levels  # type: ignore[attr-defined]
+    reducer = copy.deepcopy(level.reducer)
+    count = len(members.averaged)
+    reducer.regroup(count, count)  # All that it remembers is in one vector now.
+    memory = reducer.state().get("error")
+    momenta = [state.get("momentum_buffer") for state in optimizer.inner.state.values()]
     model = row.values[: next(iter(row.parameters)).numel()].clone()
     return Seen(
         members.syncs,
@@ -212,33 +225,68 @@ def seen(optimizer: LocalSGD) -> Seen:
         [n.split(":")[0] for n in members.averaged],
         members.given,
         members.step,
-        errors[0][0, 0] if errors else None,
+        None if memory is None else memory[0, 0, : model.numel()],
+        None if not momenta or momenta[0] is None else momenta[0].clone(),
         [change.text for change in members.changes],
         time.monotonic(),
     )
 
 
-def check_by_hand(workers: Sequence[Worker], local_steps: int = 4) -> dict[int, Seen]:
-    """Every sync that counted, by its number, has one result, which is the plain mean of the local
-    steps of those who were averaged, each on its own batches.
-    """
+def one_result(workers: Sequence[Worker]) -> dict[int, Seen]:
+    """What was seen of each sync that counted, by its number: the same by all."""
     found: dict[int, Seen] = {}
     for one in (s for w in workers for s in w.seen):
         same = found.setdefault(one.sync, one)
         assert (one.digest, one.names, one.given) == (same.digest, same.names, same.given)
+    return found
+
+
+def ends_of(before: Seen, averaged: Sequence[str], local_steps: int) -> torch.Tensor:
+    """Where the local steps of a round end for those who were averaged, by hand: `[K, n]`."""
+    ends = []
+    for name in averaged:
+        w, rank = before.model.clone(), before.names.index(name)
+        for t in range(local_steps):
+            batch = before.given + t * len(before.names) + rank
+            w -= RATE * (w - wanted(batch, len(w)))
+        ends.append(w)
+    return torch.stack(ends)
+
+
+def check_by_hand(workers: Sequence[Worker], local_steps: int = 4) -> dict[int, Seen]:
+    """Every sync that counted has one result, which is the plain mean of the local steps of those
+    who were averaged, each on its own batches.
+    """
+    found = one_result(workers)
     for sync in range(2, max(found) + 1):
         before, after = found[sync - 1], found[sync]
         assert set(after.averaged) <= set(before.names)
-        ends = []
-        for name in after.averaged:
-            w, rank = before.model.clone(), before.names.index(name)
-            for t in range(local_steps):
-                batch = before.given + t * len(before.names) + rank
-                w -= RATE * (w - wanted(batch, len(w)))
-            ends.append(w)
-        expected = torch.stack(ends).mean(0)
+        expected = ends_of(before, after.averaged, local_steps).mean(0)
         assert torch.allclose(after.model, expected, rtol=0, atol=1e-12), f"sync {sync}"
         assert after.given == before.given + local_steps * len(before.names)
+    return found
+
+
+def check_conserved(workers: Sequence[Worker], local_steps: int = 4) -> dict[int, Seen]:
+    """What is sent and what is kept add up, whoever comes and goes: with K' averaged now and K the
+    last time, K' (anchor before - after) + sum m' = sum (update + K' / K m).
+    """
+    found = one_result(workers)
+    kept = {(s.sync, w.name): s.memory for w in workers for s in w.seen}
+    for sync in range(2, max(found) + 1):
+        before, after = found[sync - 1], found[sync]
+        now = len(after.averaged)
+        ratio = now / max(1, len(before.averaged))
+        moved = now * (before.model - after.model)
+        had = (before.model - ends_of(before, after.averaged, local_steps)).sum(0)
+        for name in after.averaged:
+            if (memory := kept[sync - 1, name]) is not None and before.averaged:
+                had = had + ratio * memory
+        stay = [name for name in after.averaged if name in after.names]
+        if any((sync, name) not in kept for name in stay):
+            continue  # Killed before it could tell.
+        moved = moved + sum(kept[sync, name] for name in stay)
+        assert torch.allclose(moved, had, rtol=0, atol=1e-12), f"sync {sync}"
     return found
 
 
@@ -246,14 +294,13 @@ class Worker:
     """A worker's process, and what it has told."""
 
     def __init__(self, name: str, lighthouse: str, plan: Plan) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOADED)
         self.name = name
         self.plan = plan
-        self._pipe, there = context.Pipe()
-        self.process = context.Process(target=work, args=(name, lighthouse, plan, there))
+        self._pipe, there = CONTEXT.Pipe()
+        self.process = CONTEXT.Process(target=work, args=(name, lighthouse, plan, there))
         self.process.daemon = True
-        self.process.start()
+        with path_for_children():
+            self.process.start()
         there.close()
         self.seen: list[Seen] = []
         self.told: list[str] = []
@@ -266,7 +313,7 @@ class Worker:
                 kind, what = pickle.loads(self._pipe.recv_bytes())
                 if kind == "saw":
                     self.seen.append(what)
-                elif kind in ("stops", "made"):
+                elif kind == "made":
                     self.told.append(kind)
                 else:
                     self.end = (kind, what)
@@ -285,22 +332,41 @@ class Worker:
         self.process.join()
 
 
+def shine(bind: str, options: dict[str, int], pipe: Connection) -> None:
+    from torchft.coordination import LighthouseServer
+
+    lighthouse = LighthouseServer(bind=bind, **options)
+    pipe.send(lighthouse.address())
+    time.sleep(1e6)
+
+
 class Fleet:
     """A lighthouse and workers."""
 
     def __init__(self, at_least: int = 1, heartbeat: float = 2.0, join: float = 2.0) -> None:
-        from torchft.coordination import LighthouseServer
-
         self.options = {
             "min_replicas": at_least,
             "join_timeout_ms": int(join * 1000),
             "heartbeat_timeout_ms": int(heartbeat * 1000),
             "quorum_tick_ms": 50,
         }
-        self._make = LighthouseServer
-        self.lighthouse = LighthouseServer(bind="127.0.0.1:0", **self.options)
-        self.port = self.lighthouse.address().rsplit(":", 1)[1]
+        self.port = "0"
+        self.light()
         self.workers: list[Worker] = []
+
+    def light(self) -> None:
+        """A lighthouse begins, where the last one was."""
+        here, there = CONTEXT.Pipe()
+        arguments = (f"127.0.0.1:{self.port}", self.options, there)
+        self.lighthouse = CONTEXT.Process(target=shine, args=arguments, daemon=True)
+        with path_for_children():
+            self.lighthouse.start()
+        self.port = here.recv().rsplit(":", 1)[1]
+
+    def darken(self) -> None:
+        """The lighthouse is killed."""
+        self.lighthouse.kill()
+        self.lighthouse.join()
 
     def start(self, **plans: Plan) -> list[Worker]:
         """Starts workers by name, all together."""
@@ -352,7 +418,7 @@ class Fleet:
     def close(self) -> None:
         for worker in self.workers:
             worker.close()
-        self.lighthouse.shutdown()
+        self.darken()
 
 
 @contextmanager

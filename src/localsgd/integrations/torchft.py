@@ -157,7 +157,10 @@ class Managed:
         rank = manager.participating_rank()
         if rank is None:
             raise Broken("this worker is no part of the quorum")
-        return GroupPeers(manager._pg, rank, manager.num_participants())
+        size = manager.num_participants()
+        if manager._pg.size() != size:  # A new lighthouse has numbered its quorum like the last's.
+            raise Broken("the process group is of another quorum")
+        return GroupPeers(manager._pg, rank, size)
 
     def settle(self, failure: Exception | None) -> bool:
         manager = self.manager

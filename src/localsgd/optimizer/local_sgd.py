@@ -30,7 +30,7 @@ from localsgd.optimizer.managed import ManagedLevels, managed_placement
 from localsgd.optimizer.managing import Newcomers, likeness, managed_settings
 from localsgd.optimizer.membership import Membership
 from localsgd.optimizer.model_levels import ModelLevels
-from localsgd.optimizer.not_finite import go_on_from_mean, leave_out_step
+from localsgd.optimizer.not_finite import clear_not_finite, go_on_from_mean, leave_out_step
 from localsgd.optimizer.peer_errors import others_named_lost
 from localsgd.optimizer.reports import Reports
 from localsgd.optimizer.saved import check_saved, fingerprint
@@ -213,7 +213,16 @@ class LocalSGD(Wrapping):
                 rows, placement, settings, ledger, says, together.refuse_not_finite, self._left_out
             )
             if (members := self.membership) is None
-            else ManagedLevels(rows, self._module, placement, settings, ledger, members, limit)
+            else ManagedLevels(
+                rows,
+                self._module,
+                placement,
+                settings,
+                ledger,
+                members,
+                limit,
+                partial(clear_not_finite, self.inner),
+            )
         )
         world = Metered(placement.world, ledger.levels[-1])
         device, needs_rate = rows[0].values.device, self._models.needs_learning_rate

@@ -18,7 +18,7 @@ from __future__ import annotations
 import copy
 import itertools
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -70,6 +70,7 @@ class ManagedLevels(ModelLevels):
         settings, ledger: as in `ModelLevels`.
         membership: who is there.
         patience: how long a sync is tried.
+        left_out: called after a mean without this worker, as its row was not finite.
 
     Attributes:
         buffers: of the model that was averaged last.
@@ -84,13 +85,14 @@ class ManagedLevels(ModelLevels):
         ledger: Ledger,
         membership: Membership,
         patience: timedelta,
+        left_out: Callable[[], None],
     ) -> None:
         self._copies = [row.values.clone() for row in rows]
         self._module = module
         self._membership = membership
         self._patience = patience
         self.buffers: dict[str, Tensor] = {}
-        super().__init__(rows, placement, settings, ledger, over=self._copies)
+        super().__init__(rows, placement, settings, ledger, left_out=left_out, over=self._copies)
 
     @property
     def levels(self) -> Iterator[Level]:
@@ -244,6 +246,8 @@ class ManagedLevels(ModelLevels):
             if guest:
                 level.reducer.regroup(0, len(meeting.contributors))
         self.buffers = result.buffers
+        if not meeting.own.finite:
+            self._left_out()
         if not result.means:
             self.show_buffers()
 
