@@ -7,6 +7,7 @@ A model is one vector w, and batch b asks it to become `wanted(b)`: a local step
 from __future__ import annotations
 
 import copy
+import ctypes
 import hashlib
 import multiprocessing
 import os
@@ -24,6 +25,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from benchmarks.network.laboratory import WIRE
 from localsgd import LocalSGD
 from localsgd.errors import PeerLost
 from tests.distributed.harness import PRELOADED, path_for_children
@@ -65,6 +67,8 @@ class Plan:
         spoiled_at: has weights that are not finite after this local step of the run.
         quorum: seconds to wait for the lighthouse.
         limit: seconds of a collective.
+        hostname: its address.
+        namespace: of the network, in which it lives.
     """
 
     options: dict[str, Any] = field(default_factory=lambda: {"local_steps": 4})
@@ -80,6 +84,7 @@ class Plan:
     inner: dict[str, Any] = field(default_factory=dict)
     managed: dict[str, Any] = field(default_factory=dict)
     hostname: str = "127.0.0.1"
+    namespace: str = ""
 
 
 @dataclass(frozen=True)
@@ -127,12 +132,21 @@ def manager_of(name: str, lighthouse: str, plan: Plan) -> Any:
     return manager
 
 
+def enter(namespace: str) -> None:
+    """Moves this process into a network namespace."""
+    if not namespace:
+        return
+    with open(f"/run/netns/{namespace}") as found:
+        assert ctypes.CDLL(None).setns(found.fileno(), 0x40000000) == 0  # CLONE_NEWNET
+
+
 def work(name: str, lighthouse: str, plan: Plan, pipe: Connection) -> None:
     """Trains; tells `pipe` what it sees after each sync, and at last how it ended."""
     os.setpgrp()
     torch.set_num_threads(1)
-    if os.path.exists("/sys/class/net/lo") and plan.hostname == "127.0.0.1":
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    enter(plan.namespace)
+    if os.path.exists("/sys/class/net/lo"):
+        os.environ["GLOO_SOCKET_IFNAME"] = WIRE if plan.namespace else "lo"
     try:
         tell(pipe, ("ended", train(name, lighthouse, plan, pipe)))
     except Exception as error:
@@ -332,9 +346,10 @@ class Worker:
         self.process.join()
 
 
-def shine(bind: str, options: dict[str, int], pipe: Connection) -> None:
+def shine(namespace: str, bind: str, options: dict[str, int], pipe: Connection) -> None:
     from torchft.coordination import LighthouseServer
 
+    enter(namespace)
     lighthouse = LighthouseServer(bind=bind, **options)
     pipe.send(lighthouse.address())
     time.sleep(1e6)
@@ -343,7 +358,15 @@ def shine(bind: str, options: dict[str, int], pipe: Connection) -> None:
 class Fleet:
     """A lighthouse and workers."""
 
-    def __init__(self, at_least: int = 1, heartbeat: float = 2.0, join: float = 2.0) -> None:
+    def __init__(
+        self,
+        at_least: int = 1,
+        heartbeat: float = 2.0,
+        join: float = 2.0,
+        host: str = "127.0.0.1",
+        namespace: str = "",
+    ) -> None:
+        self._host, self._namespace = host, namespace
         self.options = {
             "min_replicas": at_least,
             "join_timeout_ms": int(join * 1000),
@@ -357,7 +380,7 @@ class Fleet:
     def light(self) -> None:
         """A lighthouse begins, where the last one was."""
         here, there = CONTEXT.Pipe()
-        arguments = (f"127.0.0.1:{self.port}", self.options, there)
+        arguments = (self._namespace, f"{self._host}:{self.port}", self.options, there)
         self.lighthouse = CONTEXT.Process(target=shine, args=arguments, daemon=True)
         with path_for_children():
             self.lighthouse.start()
@@ -370,7 +393,7 @@ class Fleet:
 
     def start(self, **plans: Plan) -> list[Worker]:
         """Starts workers by name, all together."""
-        made = [Worker(name, f"http://127.0.0.1:{self.port}", p) for name, p in plans.items()]
+        made = [Worker(name, f"http://{self._host}:{self.port}", p) for name, p in plans.items()]
         self.workers += made
         self.until(lambda: all("made" in w.told for w in made))
         for worker in made:

@@ -34,9 +34,14 @@ def test_error_memory_is_conserved_whoever_comes_and_goes() -> None:
         found = check_conserved(workers.workers)
         told = [c for c in found[max(found)].changes if "K = 0" not in c]
         assert len(told) == 3
-        assert "w2" in told[0] and "its error memory (norm" in told[0]
-        assert "w4" in told[1] and "joined" in told[1]
-        assert "w0" in told[2] and "is with the others" in told[2]
+        for text, name, what in zip(
+            told,
+            ("w2", "w4", "w0"),
+            ("its error memory (norm", "joined", "is with the others"),
+            strict=True,
+        ):
+            assert name in text
+            assert what in text
         assert torch.stack([s.memory.abs().max() for s in found.values() if s.sync > 1]).min() > 0
 
 
@@ -44,7 +49,7 @@ def test_a_newcomer_goes_on_from_what_the_others_have() -> None:
     """Anchor, outer state, momenta, place in the run; and who does not fit in is refused."""
     options = {"local_steps": 4, "outer": "diloco", "not_finite": "leave_out"}
     plan = {"options": options, "syncs": 10_000, "pause": 0.01, "inner": {"momentum": 0.9}}
-    managed = {"managed": {"workers": 2}, "quorum": 8.0}
+    managed = {"managed": {"workers": 2}, "quorum": 5.0}
     with fleet(at_least=2, heartbeat=1.5) as workers:
         spoiled = Plan(seed=1, spoiled_at=10, **plan, **managed)
         w0, w1 = workers.start(w0=Plan(seed=0, **plan, **managed), w1=spoiled)
@@ -78,4 +83,4 @@ def test_a_newcomer_goes_on_from_what_the_others_have() -> None:
         for worker in (w0, w1, joined):
             assert worker.end is not None
             assert worker.end[0] == "raised"
-            assert "PeerLost: the lighthouse of torchft has not said within 8 s" in worker.end[1]
+            assert "PeerLost: the lighthouse of torchft has not said within 5 s" in worker.end[1]

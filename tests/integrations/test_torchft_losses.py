@@ -8,11 +8,15 @@ from __future__ import annotations
 import os
 import random
 import signal
+from dataclasses import replace
 
 import pytest
 
 pytest.importorskip("torchft", reason="torchft is not installed: pip install 'localsgd[torchft]'")
 
+from benchmarks.network.laboratory import laboratory
+from benchmarks.network.refusal import Refused, check_machine
+from benchmarks.network.shell import ip
 from tests.integrations.fleet import Fleet, Plan, check_by_hand, fleet
 
 SEEDS = range(int(os.environ.get("LOCALSGD_CHAOS_SEEDS", "1")))
@@ -40,32 +44,39 @@ def check_survivors(workers: Fleet, victim: str, least: int) -> None:
     assert "K = 4 -> 3" in told
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_worker_is_killed_at_a_local_step(seed: int) -> None:
+def dying_at_a_step(seed: int) -> tuple[str, dict[str, Plan]]:
     draw = random.Random(seed)
     plans, victim, step = crew(), draw.choice(NAMES), draw.randrange(1, 16)
-    plans[victim] = Plan(seed=NAMES.index(victim), die_at=step)
+    plans[victim] = replace(plans[victim], die_at=step)
     print(f"{victim} dies at step {step}")
-    with fleet(at_least=2, heartbeat=HEARTBEAT) as workers:
-        workers.start(**plans)
-        workers.until_all_end()
-        check_survivors(workers, victim, 6)
+    return victim, plans
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_worker_is_killed_inside_a_sync(seed: int) -> None:
+def dying_in_a_sync(seed: int) -> tuple[str, dict[str, Plan]]:
     """A model of 8 MB: its sum takes some milliseconds, in which all has begun to change."""
     draw = random.Random(seed)
     plans, victim = crew(length=1 << 20), draw.choice(NAMES)
     sync, delay = draw.randrange(1, 5), draw.uniform(0, 0.02)
-    plans[victim] = Plan(seed=NAMES.index(victim), length=1 << 20, die_in=(sync, delay))
+    plans[victim] = replace(plans[victim], die_in=(sync, delay))
     print(f"{victim} dies {delay:.4f} s after the sum of sync {sync + 1} has begun")
-    with fleet(at_least=2, heartbeat=HEARTBEAT) as workers:
+    return victim, plans
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_worker_is_killed(seed: int) -> None:
+    """Four workers lose one at a local step, and four others one inside a sync."""
+    one, plans = dying_at_a_step(seed)
+    other, other_plans = dying_in_a_sync(seed)
+    with (
+        fleet(at_least=2, heartbeat=HEARTBEAT) as workers,
+        fleet(at_least=2, heartbeat=HEARTBEAT) as others,
+    ):
         workers.start(**plans)
+        others.start(**other_plans)
         workers.until_all_end()
-        check_survivors(workers, victim, 6)
-        for worker in workers.workers:
-            print(worker.name, [(s.sync, s.digest[:6], len(s.averaged)) for s in worker.seen])
+        others.until_all_end()
+        check_survivors(workers, one, 6)
+        check_survivors(others, other, 6)
 
 
 def test_a_worker_that_stops_and_one_that_joins() -> None:
@@ -92,6 +103,59 @@ def test_a_worker_that_stops_and_one_that_joins() -> None:
         ends = [w.end for w in workers.workers]
         assert all(end is not None and end[0] == "ended" for end in ends), ends
         first = joined.seen[0]
-        assert "w4" not in first.averaged and "w4" in found[first.sync + 1].averaged
+        assert "w4" not in first.averaged
+        assert "w4" in found[first.sync + 1].averaged
         told = "\n".join(found[max(found)].changes)
         assert [told.count(f"K = {change}") for change in ("4 -> 3", "3 -> 4", "4 -> 5")] == [1] * 3
+
+
+@pytest.mark.slow
+def test_a_network_that_falls_in_two() -> None:
+    """For a moment, nothing is lost. For good, only the half with the lighthouse goes on."""
+    try:
+        check_machine()
+    except Refused as refused:
+        pytest.skip(str(refused))
+    with laboratory(4, racks=2) as network:
+        hub = network.namespaces[-1]
+        with fleet(
+            at_least=2,
+            heartbeat=2.0,
+            host=network.address(0),
+            namespace=network.namespace(0),
+        ) as workers:
+            plans = {
+                name: Plan(
+                    seed=node,
+                    syncs=10_000,
+                    pause=0.02,
+                    limit=3.0,
+                    quorum=4.0,
+                    hostname=network.address(node),
+                    namespace=network.namespace(node),
+                )
+                for node, name in enumerate(NAMES)
+            }
+            one, two, three, four = workers.start(**plans)
+            workers.until(lambda: workers.sync >= 3)
+            ip("-n", hub, "link", "set", "dev", "up1", "down")
+            workers.until(lambda: False, 1.0, may_pass=True)
+            ip("-n", hub, "link", "set", "dev", "up1", "up")
+            before = workers.sync
+            workers.until(lambda: workers.sync >= before + 4)
+            assert workers.workers_now() == 4
+
+            ip("-n", hub, "link", "set", "dev", "up1", "down")
+            workers.until(lambda: three.end is not None and four.end is not None)
+            assert workers.workers_now() == 2
+            for worker in (three, four):
+                assert worker.end is not None
+                assert "PeerLost: the lighthouse of torchft has not said" in worker.end[1]
+            cut = max(s.sync for s in (*three.seen, *four.seen))
+            workers.until(lambda: workers.sync >= cut + 3)
+            workers.end()
+            found = check_by_hand(workers.workers)
+            assert set(found[max(found)].names) == {"w0", "w1"}
+            assert one.end is not None
+            assert two.end is not None
+            assert one.end[0] == two.end[0] == "ended"

@@ -8,8 +8,8 @@ are made anew, and the transfer of state to a worker that is behind; what a sync
 
 `torchft.Manager` offers one collective, `allreduce`, which goes on with what is left of a tensor if
 it fails. Syncs need gathers, exchanges and broadcasts too, and to know of a failure at once. So
-this calls the manager's process group itself (`_pg`), and tells the manager of errors. Beside it, only a
-few of its private settings are read.
+this calls the manager's process group itself (`_pg`), and tells the manager of errors. Beside it,
+only a few of its private settings are read.
 """
 
 from __future__ import annotations

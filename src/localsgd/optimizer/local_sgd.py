@@ -30,7 +30,7 @@ from localsgd.optimizer.managed import ManagedLevels, managed_placement
 from localsgd.optimizer.managing import Newcomers, likeness, managed_settings
 from localsgd.optimizer.membership import Membership
 from localsgd.optimizer.model_levels import ModelLevels
-from localsgd.optimizer.not_finite import clear_not_finite, go_on_from_mean, leave_out_step
+from localsgd.optimizer.not_finite import go_on_from_mean, leave_out_step
 from localsgd.optimizer.peer_errors import others_named_lost
 from localsgd.optimizer.reports import Reports
 from localsgd.optimizer.saved import check_saved, fingerprint
@@ -139,15 +139,7 @@ class LocalSGD(Wrapping):
         limit = patience(timeout)
         ranks = dist.get_world_size() if dist.is_initialized() else 1
         settings = settings_of(
-            ranks,
-            local_steps,
-            topology,
-            average,
-            reducer,
-            outer,
-            delay,
-            inner_state,
-            not_finite,
+            ranks, local_steps, topology, average, reducer, outer, delay, inner_state, not_finite
         )
         if fault_tolerance is not None:
             settings = managed_settings(settings, ranks, fault_tolerance, outer)
@@ -174,15 +166,13 @@ class LocalSGD(Wrapping):
         alike = likeness(settings, self.inner, module, rows, engine)
         self.membership = Membership(engine, alike, settings.not_finite)
         placement = managed_placement(self.membership)
-        self._set_up(settings, placement, None, rows, watched=False, limit=limit)
-        assert isinstance(self._models, ManagedLevels)
-        parts = Newcomers(
-            self.inner, module, self._models, self.membership, self._loop, self._reports
+        levels = partial(
+            ManagedLevels, rows, module, placement, settings, self.membership, limit, self.inner
         )
-        engine.keep(parts.save, parts.load)
-        self._models.sync()
-        self._loop.position.close()
-        self._loop.open()
+        self._set_up(settings, placement, None, rows, watched=False, make_levels=levels)
+        models = self._models
+        assert isinstance(models, ManagedLevels)
+        Newcomers(self.inner, module, models, self.membership, self._loop, self._reports).join()
 
     def _adopt(self, inner: Optimizer, model: nn.Module, processes: int) -> tuple[Row, ...]:
         check_inner(inner, model)
@@ -197,7 +187,7 @@ class LocalSGD(Wrapping):
         presence: Presence | None,
         rows: tuple[Row, ...],
         watched: bool,
-        limit: timedelta = timedelta(0),
+        make_levels: Callable[[Ledger], ModelLevels] | None = None,
     ) -> None:
         self.ledger = ledger = Ledger.of(settings.levels)
         self._settings = settings
@@ -208,21 +198,11 @@ class LocalSGD(Wrapping):
         self._together = together = Together(presence, self._module, rows)
         goes_on, says = settings.not_finite == "leave_out", together.says_not_finite
         self._left_out = partial(go_on_from_mean, together, self.inner, goes_on)
+        says_not_finite = (says, together.refuse_not_finite, self._left_out)
         self._models = (
-            ModelLevels(
-                rows, placement, settings, ledger, says, together.refuse_not_finite, self._left_out
-            )
-            if (members := self.membership) is None
-            else ManagedLevels(
-                rows,
-                self._module,
-                placement,
-                settings,
-                ledger,
-                members,
-                limit,
-                partial(clear_not_finite, self.inner),
-            )
+            ModelLevels(rows, placement, settings, ledger, *says_not_finite)
+            if make_levels is None
+            else make_levels(ledger)
         )
         world = Metered(placement.world, ledger.levels[-1])
         device, needs_rate = rows[0].values.device, self._models.needs_learning_rate
@@ -230,18 +210,11 @@ class LocalSGD(Wrapping):
             settings.schedules, world, device, ledger, self.inner, needs_rate
         )
         flags = reports.flags if reports.signals.flagged else None
+        leave_out = partial(leave_out_step, together, goes_on)
         self._gradients = gradients = GradientAveraging(
-            rows,
-            placement,
-            settings,
-            ledger,
-            ddp,
-            watched,
-            flags,
-            together.named,
-            says,
-            partial(leave_out_step, together, goes_on),
+            rows, placement, settings, ledger, ddp, watched, flags, together.named, says, leave_out
         )
+        members = self.membership
         self._loop = Loop(
             settings.schedules,
             self._models,

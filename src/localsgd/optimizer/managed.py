@@ -18,14 +18,16 @@ from __future__ import annotations
 import copy
 import itertools
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from localsgd.averaging.buffers import KeptBuffers, mean_buffers, put_buffers
 from localsgd.averaging.derived import renew, renew_attributes
@@ -35,6 +37,7 @@ from localsgd.averaging.topology import Topology
 from localsgd.errors import PeerLost
 from localsgd.optimizer.membership import Meeting, Membership
 from localsgd.optimizer.model_levels import ModelLevels
+from localsgd.optimizer.not_finite import clear_not_finite
 from localsgd.optimizer.settings import Settings
 from localsgd.rows.model_rows import Row
 from localsgd.wire import InProcess, Ledger
@@ -67,10 +70,11 @@ class ManagedLevels(ModelLevels):
         rows: of this worker.
         module: that they belong to.
         placement: from `managed_placement`.
-        settings, ledger: as in `ModelLevels`.
+        settings: as in `ModelLevels`.
         membership: who is there.
         patience: how long a sync is tried.
-        left_out: called after a mean without this worker, as its row was not finite.
+        inner: its state is cleared of what is not finite after a mean without this worker.
+        ledger: counts the traffic.
 
     Attributes:
         buffers: of the model that was averaged last.
@@ -82,16 +86,17 @@ class ManagedLevels(ModelLevels):
         module: nn.Module,
         placement: Placement,
         settings: Settings,
-        ledger: Ledger,
         membership: Membership,
         patience: timedelta,
-        left_out: Callable[[], None],
+        inner: Optimizer,
+        ledger: Ledger,
     ) -> None:
         self._copies = [row.values.clone() for row in rows]
         self._module = module
         self._membership = membership
         self._patience = patience
         self.buffers: dict[str, Tensor] = {}
+        left_out = partial(clear_not_finite, inner)
         super().__init__(rows, placement, settings, ledger, left_out=left_out, over=self._copies)
 
     @property

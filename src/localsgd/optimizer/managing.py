@@ -100,6 +100,13 @@ class Newcomers:
     loop: Loop[Any]
     reports: Reports
 
+    def join(self) -> None:
+        """Joins those who are there, as one that is new itself."""
+        self.membership.engine.keep(self.save, self.load)
+        self.levels.sync()
+        self.loop.position.close()
+        self.loop.open()
+
     def save(self) -> dict[str, Any]:
         """Nobody writes here until the newcomer has it, as all wait for it in the sync."""
         copies = self.membership.engine.momenta == "copy"
