@@ -142,7 +142,7 @@ def enter(namespace: str) -> None:
 
 def work(name: str, lighthouse: str, plan: Plan, pipe: Connection) -> None:
     """Trains; tells `pipe` what it sees after each sync, and at last how it ended."""
-    os.setpgrp()
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # It ends with its parent, wherever it waits.
     torch.set_num_threads(1)
     enter(plan.namespace)
     if os.path.exists("/sys/class/net/lo"):
@@ -349,6 +349,7 @@ class Worker:
 def shine(namespace: str, bind: str, options: dict[str, int], pipe: Connection) -> None:
     from torchft.coordination import LighthouseServer
 
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     enter(namespace)
     lighthouse = LighthouseServer(bind=bind, **options)
     pipe.send(lighthouse.address())
@@ -362,7 +363,7 @@ class Fleet:
         self,
         at_least: int = 1,
         heartbeat: float = 2.0,
-        join: float = 2.0,
+        join: float = 30.0,
         host: str = "127.0.0.1",
         namespace: str = "",
     ) -> None:

@@ -347,14 +347,15 @@ class Membership:
 
     def saved(self) -> dict[str, Any]:
         """All that a run that is started again needs."""
-        own = {"round_steps": self.round_steps, "trained": self.trained, "name": self.name}
+        own = {"round_steps": self.round_steps, "trained": self.trained}
         return {**self.state(), **own, "engine": self.engine.state()}
 
     def resume(self, saved: dict[str, Any]) -> None:
-        """Goes on from what was `saved` by a worker at the same step."""
-        self.round_steps = 0
-        self.load(saved)
-        self.round_steps, self.trained, self.holds = saved["round_steps"], saved["trained"], True
+        """Goes on from what was `saved` at the same step by this worker, with those who are there
+        now, in the midst of a round with those who were there.
+        """
+        steps, before = saved["round_steps"], max(1, len(saved["names"]))
+        self.averaged, self._planned = list(saved["averaged"]), saved["planned"]
+        self.given = saved["given"] + steps * (before - self.workers)
+        self.round_steps, self.trained, self.holds = steps, saved["trained"], True
         self.engine.load(saved["engine"])
-        self.averaged = [self.name if n == saved["name"] else n for n in self.averaged]
-        self.names = [self.name if n == saved["name"] else n for n in self.names]
