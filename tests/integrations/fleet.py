@@ -32,6 +32,12 @@ from tests.distributed.harness import PRELOADED, path_for_children
 
 RATE = 0.1
 SECONDS = float(os.environ.get("LOCALSGD_TEST_SECONDS", "100"))
+CROWDED = SECONDS / 100
+"""How much longer limits are on a crowded machine."""
+
+HEARTBEAT = 1.5 * CROWDED
+"""Seconds after which a silent worker is gone."""
+
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(PRELOADED)
 
@@ -80,7 +86,7 @@ class Plan:
     die_in: tuple[int, float] = (-1, 0.0)
     spoiled_at: int = -1
     quorum: float = 60.0
-    limit: float = 5.0
+    limit: float = 5.0 * CROWDED
     inner: dict[str, Any] = field(default_factory=dict)
     managed: dict[str, Any] = field(default_factory=dict)
     hostname: str = "127.0.0.1"
@@ -362,8 +368,8 @@ class Fleet:
     def __init__(
         self,
         at_least: int = 1,
-        heartbeat: float = 2.0,
-        join: float = 30.0,
+        heartbeat: float = HEARTBEAT,
+        join: float = 30.0 * CROWDED,
         host: str = "127.0.0.1",
         namespace: str = "",
     ) -> None:

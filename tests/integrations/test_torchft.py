@@ -10,7 +10,7 @@ import torch
 pytest.importorskip("torchft", reason="torchft is not installed: pip install 'localsgd[torchft]'")
 
 from localsgd.reduce import CompressedMean, Sign
-from tests.integrations.fleet import Plan, check_conserved, fleet, one_result
+from tests.integrations.fleet import CROWDED, Plan, check_conserved, fleet, one_result
 
 NAMES = ("w0", "w1", "w2", "w3")
 
@@ -19,7 +19,7 @@ def test_error_memory_is_conserved_whoever_comes_and_goes() -> None:
     """K = 4 -> 3 (killed) -> 4 (joined) -> 3 (left in order), with one bit a scalar."""
     options = {"local_steps": 4, "reducer": CompressedMean(Sign(), way="two-phase")}
     plan = {"options": options, "syncs": 10_000, "pause": 0.01, "inner": {"momentum": 0.0}}
-    with fleet(at_least=2, heartbeat=1.5) as workers:
+    with fleet(at_least=2) as workers:
         crew = workers.start(**{name: Plan(seed=i, **plan) for i, name in enumerate(NAMES)})
         workers.until(lambda: workers.sync >= 4)
         crew[2].signal(signal.SIGKILL)
@@ -49,8 +49,8 @@ def test_a_newcomer_goes_on_from_what_the_others_have() -> None:
     """Anchor, outer state, momenta, place in the run; and who does not fit in is refused."""
     options = {"local_steps": 4, "outer": "diloco", "not_finite": "leave_out"}
     plan = {"options": options, "syncs": 10_000, "pause": 0.01, "inner": {"momentum": 0.9}}
-    managed = {"managed": {"workers": 2}, "quorum": 5.0}
-    with fleet(at_least=2, heartbeat=1.5) as workers:
+    managed = {"managed": {"workers": 2}, "quorum": 5.0 * CROWDED}
+    with fleet(at_least=2) as workers:
         spoiled = Plan(seed=1, spoiled_at=10, **plan, **managed)
         w0, w1 = workers.start(w0=Plan(seed=0, **plan, **managed), w1=spoiled)
         workers.until(lambda: len(w0.seen) >= 5)
@@ -83,4 +83,7 @@ def test_a_newcomer_goes_on_from_what_the_others_have() -> None:
         for worker in (w0, w1, joined):
             assert worker.end is not None
             assert worker.end[0] == "raised"
-            assert "PeerLost: the lighthouse of torchft has not said within 5 s" in worker.end[1]
+            assert (
+                f"PeerLost: the lighthouse of torchft has not said within {5 * CROWDED:.0f} s"
+                in worker.end[1]
+            )

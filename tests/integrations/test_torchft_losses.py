@@ -17,11 +17,10 @@ pytest.importorskip("torchft", reason="torchft is not installed: pip install 'lo
 from benchmarks.network.laboratory import laboratory
 from benchmarks.network.refusal import Refused, check_machine
 from benchmarks.network.shell import ip
-from tests.integrations.fleet import Fleet, Plan, check_by_hand, fleet
+from tests.integrations.fleet import CROWDED, Fleet, Plan, check_by_hand, fleet
 
 SEEDS = range(int(os.environ.get("LOCALSGD_CHAOS_SEEDS", "1")))
 NAMES = ("w0", "w1", "w2", "w3")
-HEARTBEAT = 1.5
 
 
 def crew(**changes: object) -> dict[str, Plan]:
@@ -68,8 +67,8 @@ def test_a_worker_is_killed(seed: int) -> None:
     one, plans = dying_at_a_step(seed)
     other, other_plans = dying_in_a_sync(seed)
     with (
-        fleet(at_least=2, heartbeat=HEARTBEAT) as workers,
-        fleet(at_least=2, heartbeat=HEARTBEAT) as others,
+        fleet(at_least=2) as workers,
+        fleet(at_least=2) as others,
     ):
         workers.start(**plans)
         others.start(**other_plans)
@@ -81,7 +80,7 @@ def test_a_worker_is_killed(seed: int) -> None:
 
 def test_a_worker_that_stops_and_one_that_joins() -> None:
     """Shorter than the limit changes nothing; longer, it is left behind, and joins again."""
-    with fleet(at_least=2, heartbeat=HEARTBEAT) as workers:
+    with fleet(at_least=2) as workers:
         crew_of_four = workers.start(**crew(syncs=10_000, pause=0.01))
         late = crew_of_four[1]
         workers.until(lambda: workers.sync >= 3)
@@ -120,7 +119,6 @@ def test_a_network_that_falls_in_two() -> None:
         hub = network.namespaces[-1]
         with fleet(
             at_least=2,
-            heartbeat=2.0,
             host=network.address(0),
             namespace=network.namespace(0),
         ) as workers:
@@ -129,8 +127,8 @@ def test_a_network_that_falls_in_two() -> None:
                     seed=node,
                     syncs=10_000,
                     pause=0.02,
-                    limit=3.0,
-                    quorum=4.0,
+                    limit=3.0 * CROWDED,
+                    quorum=4.0 * CROWDED,
                     hostname=network.address(node),
                     namespace=network.namespace(node),
                 )

@@ -54,7 +54,7 @@ class Node:
             network.within(number, [*named, *command]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=open("/tmp/spike/node.err","a"),
+            stderr=subprocess.DEVNULL,
             text=True,
         )
 
