@@ -51,7 +51,7 @@ class Crew:
         for rank in range(processes):
             here, there = context.Pipe()
             process = context.Process(target=_serve, args=(rank, processes, there), daemon=True)
-            with _path_for_children():
+            with path_for_children():
                 process.start()
             there.close()
             self.connections.append(here)
@@ -102,7 +102,7 @@ class Crew:
 
 
 @contextmanager
-def _path_for_children() -> Iterator[None]:
+def path_for_children() -> Iterator[None]:
     """The server that forks them imports from where this process does."""
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)

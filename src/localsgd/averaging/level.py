@@ -182,11 +182,18 @@ class Level:
 
     def finish_average(self) -> None:
         """Waits for the reduction and moves the anchor."""
+        self.take(self.received())
+
+    def received(self) -> Tensor:
+        """Waits for the reduction: the mean `[g, n]`, of which the anchor knows nothing yet."""
         if self._pending is None:
             raise RuntimeError("finish_average() without begin_average()")
         pending, self._pending = self._pending, None
         with self._given_back():
-            mean = pending.wait()
+            return pending.wait()
+
+    def take(self, mean: Tensor) -> None:
+        """Moves the anchor by the `mean [g, n]` of the members."""
         self.syncs += 1
         if self._spare is not None and self._spare.place is None and self.reducer.linear:
             self._check_finite(mean, self._spare)

@@ -1,4 +1,4 @@
-"""Local SGD in the frameworks that people use: accelerate, Hugging Face Trainer, Lightning.
+"""Local SGD with accelerate, Hugging Face Trainer, Lightning and torchft.
 
 Each module here needs its framework, and imports it; `import localsgd` needs none of them. In all
 of them a step is one attempted `optimizer.step` of the wrapped optimizer: micro-batches that are

@@ -26,6 +26,9 @@ from localsgd.optimizer.gradient_averaging import GradientAveraging
 from localsgd.optimizer.guards import Guards
 from localsgd.optimizer.inner_optimizer import check_inner, makes_state
 from localsgd.optimizer.join import refuse_join
+from localsgd.optimizer.managed import ManagedLevels, managed_placement
+from localsgd.optimizer.managing import Newcomers, likeness, managed_settings
+from localsgd.optimizer.membership import Membership
 from localsgd.optimizer.metrics import metrics_of
 from localsgd.optimizer.model_levels import ModelLevels
 from localsgd.optimizer.not_finite import go_on_from_mean, leave_out_step
@@ -59,6 +62,7 @@ from localsgd.optimizer.written import written_forward
 from localsgd.rows.model_rows import Row, rows_of
 from localsgd.schedule.rounds import Position
 from localsgd.wire import Ledger
+from localsgd.wire.engine import Engine
 from localsgd.wire.metered import Metered
 from localsgd.wire.presence import Presence
 
@@ -112,10 +116,15 @@ class LocalSGD(Wrapping):
             are averaged the step is left out on all ranks. Nothing is asked of a GPU.
         timeout: of a collective; must outlast the longest time by which a rank may be behind, and
             so the slowest round. A `timedelta`, or seconds.
+        fault_tolerance: an engine that joins workers which come and go, such as
+            `localsgd.integrations.torchft.Managed(manager)`. `membership` then says who is there.
 
     Raises:
         UserError: where something of this can't work, or differs between ranks.
     """
+
+    membership: Membership | None = None
+    """Who is there, with `fault_tolerance`."""
 
     _step_supports_amp_scaling = True
     join_hook = staticmethod(refuse_join)
@@ -135,6 +144,7 @@ class LocalSGD(Wrapping):
         start: Start = "check",
         not_finite: NotFinite = "error",
         timeout: timedelta | float = timedelta(hours=2),
+        fault_tolerance: Engine | None = None,
     ) -> None:
         limit = patience(timeout)
         ranks = dist.get_world_size() if dist.is_initialized() else 1
@@ -150,6 +160,10 @@ class LocalSGD(Wrapping):
             inner_state,
             not_finite,
         )
+        if fault_tolerance is not None:
+            settings = managed_settings(settings, ranks, fault_tolerance, outer)
+            self._join(settings, self._adopt(inner, model, ranks), fault_tolerance, limit)
+            return
         rows = self._adopt(inner, model, len(peers))
         presence = Presence.of_processes(limit)
         with others_named_lost(presence):
@@ -162,6 +176,22 @@ class LocalSGD(Wrapping):
             check_or_share_start(start, self._module, rows, placement)
         self._set_up(settings, placement, presence, rows, watched=True)
         self._loop.open()
+
+    def _join(
+        self, settings: Settings, rows: tuple[Row, ...], engine: Engine, limit: timedelta
+    ) -> None:
+        """Joins the workers that are there, and goes on from their next mean."""
+        module, _ = unwrapped(self.model)
+        alike = likeness(settings, self.inner, module, rows, engine)
+        self.membership = Membership(engine, alike, settings.not_finite)
+        placement = managed_placement(self.membership)
+        levels = partial(
+            ManagedLevels, rows, module, placement, settings, self.membership, limit, self.inner
+        )
+        self._set_up(settings, placement, None, rows, watched=False, make_levels=levels)
+        models = self._models
+        assert isinstance(models, ManagedLevels)
+        Newcomers(self.inner, module, models, self.membership, self._loop, self._reports).join()
 
     def _adopt(self, inner: Optimizer, model: nn.Module, processes: int) -> tuple[Row, ...]:
         check_inner(inner, model)
@@ -182,6 +212,7 @@ class LocalSGD(Wrapping):
         presence: Presence | None,
         rows: tuple[Row, ...],
         watched: bool,
+        make_levels: Callable[[Ledger], ModelLevels] | None = None,
     ) -> None:
         self.ledger = ledger = Ledger.of(settings.levels)
         self._settings = settings
@@ -192,15 +223,11 @@ class LocalSGD(Wrapping):
         self._together = together = Together(presence, rows, placement.grid)
         goes_on, says = settings.not_finite == "leave_out", together.says_not_finite
         self._left_out = partial(go_on_from_mean, together, self.inner, goes_on)
-        self._models = ModelLevels(
-            rows,
-            placement,
-            agreement,
-            settings,
-            ledger,
-            says,
-            together.refuse_not_finite,
-            self._left_out,
+        says_not_finite = (says, together.refuse_not_finite, self._left_out)
+        self._models = (
+            ModelLevels(rows, placement, agreement, settings, ledger, *says_not_finite)
+            if make_levels is None
+            else make_levels(ledger)
         )
         world = Metered(placement.world, ledger.levels[-1])
         device, needs_rate = rows[0].values.device, self._models.needs_learning_rate
@@ -209,6 +236,7 @@ class LocalSGD(Wrapping):
             settings.schedules, everyone, device, ledger, self.inner, needs_rate, agreement.alone
         )
         flags = reports.flags if reports.signals.flagged else None
+        leave_out = partial(leave_out_step, together, goes_on)
         self._gradients = gradients = GradientAveraging(
             rows,
             placement,
@@ -221,14 +249,15 @@ class LocalSGD(Wrapping):
             flags,
             together.named,
             says,
-            partial(leave_out_step, together, goes_on),
+            leave_out,
         )
+        members = self.membership
         self._loop = Loop(
             settings.schedules,
             self._models,
             gradients,
             Position.start(settings.levels),
-            reports.signals.progress,
+            lambda steps: reports.signals.progress(steps if members is None else members.step),
             reports.learning_rate,
             lambda: reports.exchange(gradients.take_carried()),
             InnerStates([self.inner], settings.inner_state, world),
@@ -328,6 +357,8 @@ class LocalSGD(Wrapping):
                 loss = self._guards.inner.step()
         self._guards.stepped(first=self.steps == 0)
         self._gradients.end_step()
+        if self.membership is not None:
+            self.membership.stepped()
         if depth := self._loop.stepped():
             self._before_sync(depth)
             self._loop.sync(meanwhile=self._loop.open)  # DDP must know before it makes gradients.
@@ -409,12 +440,16 @@ class LocalSGD(Wrapping):
         if self._loop.finish(differ):
             self._loop.open()
         average_buffers(self._module, self._placement.world)
+        if isinstance(self._models, ManagedLevels):
+            self._models.show_buffers()
         self._finished_at = self.steps
         self._guards.end_step(self._loop.all_averaged)
 
     @contextmanager
     def averaged_model(self) -> Generator[nn.Module]:
         """The model holds the mean of all workers' inside, and its own bits again afterwards.
+
+        With `fault_tolerance` it is the mean of the last sync, and nobody else need enter.
 
         Parameters are averaged over all workers, wherever they are in their rounds; batch-norm
         variances get the term between workers. Collective: all ranks must enter. For evaluation and
@@ -426,6 +461,11 @@ class LocalSGD(Wrapping):
         self._fsdp.reshard()
         for row in self._rows:
             row.check_in_place()
+        if isinstance(self._models, ManagedLevels):
+            with self._models.shown(), self._guards.part.showing():
+                self._guards.seen()
+                yield self.model
+            return
         equal = self._loop.all_averaged
         with ExitStack() as held, self._guards.part.showing():
             with self._together.named():
@@ -492,6 +532,7 @@ class LocalSGD(Wrapping):
             **self._reports.state(),
             "ledger": self.ledger.state(),
             "made_with": self._settings.described(),
+            **({} if self.membership is None else {"membership": self.membership.saved()}),
         }
 
     def _check_saved(self, own: dict[str, Any]) -> None:
@@ -504,6 +545,8 @@ class LocalSGD(Wrapping):
         self._models.load(own["levels"])
         self._reports.load(own)
         self.ledger.load(own["ledger"])
+        if self.membership is not None:
+            self.membership.resume(own["membership"])
         self._loop.open()  # unless the state is of the middle of a round
         self._guards.loaded(self._loop.all_averaged)
         self._compared, self._loaded = False, True
@@ -511,6 +554,8 @@ class LocalSGD(Wrapping):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LocalSGD:
         """Rows of its own: deep-copy model and optimizer together, `deepcopy((model, self))`."""
+        if self.membership is not None:
+            raise TypeError("LocalSGD with fault_tolerance can't be copied; make a second manager")
         new = type(self).__new__(type(self))
         memo[id(self)] = new
         model = copy.deepcopy(self.model, memo)

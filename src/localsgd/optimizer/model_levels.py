@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from localsgd.averaging.build import build_levels
 from localsgd.averaging.delay import Fragmented
@@ -35,6 +36,7 @@ class ModelLevels(Stacks[AnyLevel]):
         says: called before this worker is left out of a mean, as its weights are not finite.
         refuse: raises where a worker can't be left out of a fragment.
         left_out: called after a mean that is without some workers.
+        over: what the levels average in place of the rows, where they must not touch these.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class ModelLevels(Stacks[AnyLevel]):
         says: Callable[[], None] = lambda: None,
         refuse: Callable[[], None] = lambda: None,
         left_out: Callable[[], None] = lambda: None,
+        over: Sequence[Tensor] | None = None,
     ) -> None:
         self._rows = rows
         self._agreement = agreement
@@ -56,14 +59,14 @@ class ModelLevels(Stacks[AnyLevel]):
         stacks = [
             build_levels(
                 placement,
-                row.values[None],
+                (row.values if over is None else over[index])[None],
                 reducers=reducers,
                 outers=settings.outers,
                 ledger=ledger,
                 delay=settings.delay,
-                spare=Spare(row.layout.gaps, says, refuse),
+                spare=Spare(row.layout.gaps, says, refuse) if over is None else None,
             )
-            for row, *reducers in zip(rows, *by_level, strict=True)
+            for index, (row, *reducers) in enumerate(zip(rows, *by_level, strict=True))
         ]
         super().__init__(
             stacks, any(o is not None and o.per_learning_rate for o in settings.outers)

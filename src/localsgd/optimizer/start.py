@@ -37,7 +37,7 @@ def check_configuration(
     device = rows[0].values.device
     digests = {what: digest_of_text(text) for what, text in settings.items()}
     check_equal(digests, world, device, "start all ranks with the same")
-    digest = digest_of_text(_settings_of(inner))
+    digest = digest_of_text(settings_of_optimizer(inner))
     what = {"the inner optimizer or its settings": digest}
     check_equal(what, world, device, "start all ranks with the same", grid.ranks)
     check_equal(
@@ -105,12 +105,13 @@ def check_or_share_start(
         )
 
 
-def _settings_of(inner: Optimizer) -> str:
+def settings_of_optimizer(inner: Optimizer, without: Sequence[str] = ()) -> str:
+    """Its kind and the settings of its groups, `without` some, as text."""
     groups = [
         {
             name: _by_value(value)
             for name, value in group.items()
-            if name not in ("params", "param_names")
+            if name not in ("params", "param_names", *without)
         }
         for group in inner.param_groups
     ]

@@ -101,6 +101,7 @@ class CompressedMean(Reducer):
     """
 
     only_reads = True  # unless there are weights
+    members_may_change = True
 
     def __init__(
         self,
@@ -281,6 +282,28 @@ class CompressedMean(Reducer):
         return CompressedMean(
             self.compressor, feedback=self.feedback, way=self.way, layout=fragments
         )
+
+    def regroup(self, before: int, now: int) -> None:
+        """e_k <- now / before · (e_k + before · o_k), with o_k its memory as an owner of a chunk.
+
+        The next mean gets e_k / now, where it would have got e_k / before and o_k, which it got
+        whole. Chunks are of other lengths then, so their owners begin anew.
+        """
+        owned = self._memory.pop("owner_error", None)
+        place = self._memory.pop("place", None)
+        error = self._memory.get("error")
+        self._places = []
+        if not before:
+            self._memory.clear()
+            self._syncs = 0
+        elif error is not None:
+            if owned is not None and place is not None:
+                chunks = self._cut(error, before)
+                for errors, chunk_errors, places in zip(error, owned, place.tolist(), strict=True):
+                    for own, of_chunk, index in zip(errors, chunk_errors, places, strict=True):
+                        start, stop, _ = chunks[index]
+                        own[start:stop] += before * of_chunk[: stop - start]
+            error *= now / before
 
     def state(self) -> dict[str, Any]:
         return {"feedback": self.feedback, "syncs": self._syncs, **self._memory}

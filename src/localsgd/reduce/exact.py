@@ -28,6 +28,7 @@ class ExactMean(Reducer):
     """
 
     linear = True
+    members_may_change = True
 
     def reduce(
         self, update: Tensor, weights: Tensor | None, collective: Collective

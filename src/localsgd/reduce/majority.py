@@ -38,6 +38,7 @@ class MajorityVote(Reducer):
     layout: Layout | Extents | None = field(default=None, repr=False)
 
     only_reads = True
+    members_may_change = True
 
     def reduce(
         self, update: Tensor, weights: Tensor | None, collective: Collective

@@ -37,6 +37,7 @@ class OrderedMean(Reducer):
     """
 
     linear = True
+    members_may_change = True
 
     def reduce(
         self, update: Tensor, weights: Tensor | None, collective: Collective

@@ -25,10 +25,12 @@ class Reducer(Protocol):
         linear: whether the mean of updates is the update of the mean, so that a level may reduce
             models in place of updates and keep no anchor.
         only_reads: whether equally weighted updates are as they were if the reduction fails.
+        members_may_change: whether members may come and go, so that `regroup` is called.
     """
 
     linear: bool = False
     only_reads: bool = False
+    members_may_change: bool = False
 
     @abstractmethod
     def reduce(
@@ -55,6 +57,14 @@ class Reducer(Protocol):
     def part(self, start: int, stop: int) -> Reducer:
         """One with these settings and a new memory, for scalars `[start, stop)` of the row."""
         return copy.deepcopy(self)
+
+    def regroup(self, before: int, now: int) -> None:
+        """The next mean is of `now` members, the last one was of `before`, and others than now.
+
+        What this member's memory adds to means must stay what it is. With 0 before, this member is
+        new, and its memory is empty.
+        """
+        return
 
     def state(self) -> dict[str, Any]:
         """Its memory, such as error feedback, by name: tensors have the shape `[g, m, ...]`."""

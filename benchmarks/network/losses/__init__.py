@@ -1,0 +1,1 @@
+"""Workers that are killed on a slow network: `python -m benchmarks.network.losses`."""

@@ -1,0 +1,319 @@
+"""Levels whose workers come and go: a sync is taken whole, by all who are left, or not at all.
+
+    copy <- w_k;  mean of the copies;  all have it whole?  then  anchor <- outer(anchor, mean);
+    w_k <- anchor
+
+A sum that fails half-way has changed part of the memory that it ran in, so it runs in a copy of the
+row. Models, anchors and outer optimizers move only once every worker has said that it has the whole
+mean, and error memories go back to what they were if not. Then the sync is tried again with those
+who are left, until it counts.
+
+One doubt remains, as it must: a worker whose neighbour dies just while they tell each other that
+all is whole may not learn the outcome. It has moved nothing, so that it counts as behind; if others
+have gone on, it gets at their next sync what they have.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from localsgd.averaging.buffers import KeptBuffers, mean_buffers, put_buffers
+from localsgd.averaging.derived import renew, renew_attributes
+from localsgd.averaging.level import Level
+from localsgd.averaging.placement import HostedLevel, Placement
+from localsgd.averaging.topology import Topology
+from localsgd.errors import PeerLost
+from localsgd.optimizer.membership import Meeting, Membership
+from localsgd.optimizer.model_levels import ModelLevels
+from localsgd.optimizer.not_finite import clear_not_finite
+from localsgd.optimizer.settings import Settings
+from localsgd.optimizer.sharded import Agreement
+from localsgd.rows.model_rows import Row
+from localsgd.wire import InProcess, Ledger
+from localsgd.wire.engine import Broken
+
+
+def managed_placement(membership: Membership) -> Placement:
+    """One worker here, and one level, which joins it with whoever is there."""
+    level = HostedLevel(1, 1, membership.collective)
+    return Placement(Topology((1,)), 0, 1, (level,), InProcess())
+
+
+@dataclass
+class Result:
+    """What a sync gives if it counts.
+
+    Args:
+        means: of each row; none where nobody had trained yet, and all take over one model.
+        buffers: of the averaged model.
+    """
+
+    means: list[Tensor] = field(default_factory=list)
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+
+
+class ManagedLevels(ModelLevels):
+    """Averages the rows of workers that come and go.
+
+    Args:
+        rows: of this worker.
+        module: that they belong to.
+        placement: from `managed_placement`.
+        settings: as in `ModelLevels`.
+        membership: who is there.
+        patience: how long a sync is tried.
+        inner: its state is cleared of what is not finite after a mean without this worker.
+        ledger: counts the traffic.
+
+    Attributes:
+        buffers: of the model that was averaged last.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        module: nn.Module,
+        placement: Placement,
+        settings: Settings,
+        membership: Membership,
+        patience: timedelta,
+        inner: Optimizer,
+        ledger: Ledger,
+    ) -> None:
+        self._copies = [row.values.clone() for row in rows]
+        self._module = module
+        self._membership = membership
+        self._patience = patience
+        self.buffers: dict[str, Tensor] = {}
+        left_out = partial(clear_not_finite, inner)
+        alone = Agreement(placement, rows)
+        super().__init__(
+            rows, placement, alone, settings, ledger, left_out=left_out, over=self._copies
+        )
+
+    @property
+    def levels(self) -> Iterator[Level]:
+        """One for each row."""
+        for level in self._parts():
+            assert isinstance(level, Level)
+            yield level
+
+    @property
+    def at_anchors(self) -> bool:
+        pairs = zip(self._rows, self.levels, strict=True)
+        return all(torch.equal(row.values, level.anchor[0]) for row, level in pairs)
+
+    def average(self, depth: int, first: int, meanwhile: Any) -> None:
+        self.check_some_in_place()
+        self.sync()
+        meanwhile()
+
+    def final_average(self, first: int) -> None:
+        for row in self._rows:
+            row.check_in_place()
+        self.sync()
+
+    @torch.no_grad()
+    def sync(self) -> None:
+        """Averages with whoever is there, as often as it takes."""
+        start = time.monotonic()
+        while not self._counts():
+            if time.monotonic() - start > self._patience.total_seconds():
+                raise PeerLost(
+                    f"no sync has come to an end within {self._patience.total_seconds():.0f} s "
+                    "(`timeout`), as workers went again and again or too few were left; the model "
+                    "is as it was before the sync"
+                )
+
+    def _counts(self) -> bool:
+        """One attempt."""
+        membership, engine = self._membership, self._membership.engine
+        memories: list[dict[str, Any]] | None = None
+        failure: Broken | None = None
+        meeting, result = None, Result()
+        try:
+            meeting = membership.meet(self._finite(), self._norm())
+            memories = self._memories()
+            result = self._result(meeting)
+            self._all_whole(meeting)
+        except Broken as broken:
+            failure = broken
+        except PeerLost:
+            raise
+        except BaseException as error:
+            engine.settle(Broken(str(error)))
+            engine.leave()
+            raise
+        if not engine.settle(failure) or meeting is None:
+            if memories is not None:
+                for level, memory in zip(self.levels, memories, strict=True):
+                    level.reducer.load(memory)
+            return False
+        self._take(meeting, result)
+        membership.committed(meeting)
+        return True
+
+    def _finite(self) -> bool:
+        return all(bool(row.values.isfinite().all()) for row in self._rows)
+
+    def _errors(self) -> Iterator[Tensor]:
+        for level in self.levels:
+            for key, value in level.reducer.state().items():
+                if key.endswith("error"):
+                    yield value
+
+    def _norm(self) -> float:
+        return sum(float(error.norm()) ** 2 for error in self._errors()) ** 0.5
+
+    def _memories(self) -> list[dict[str, Any]]:
+        return [copy.deepcopy(level.reducer.state()) for level in self.levels]
+
+    def _result(self, meeting: Meeting) -> Result:
+        for row, own in zip(self._rows, self._copies, strict=True):
+            own.copy_(row.values)
+        peers = meeting.peers
+        if not meeting.contributors:
+            source = meeting.holders[0]
+            for own in self._copies:
+                peers.share(own, source)
+            buffers = mean_buffers([self._module], InProcess())
+            return Result([], self._shared(buffers, meeting, source))
+        if self._membership.changed(meeting):
+            before, now = len(self._membership.averaged), len(meeting.contributors)
+            for level in self.levels:
+                level.reducer.regroup(before, now)
+        means = list(map(self._mean, self.levels, itertools.repeat(meeting)))
+        buffers = mean_buffers([self._module], self._membership.collective)
+        if meeting.has_guests:
+            buffers = self._shared(buffers, meeting, meeting.contributors[0])
+        self._hand_over(meeting)
+        return Result(means, buffers)
+
+    def _mean(self, level: Level, meeting: Meeting) -> Tensor:
+        level.begin_average()
+        mean = level.received()
+        if meeting.has_guests:
+            meeting.peers.share(mean, meeting.contributors[0])
+        return mean
+
+    def _shared(
+        self, buffers: dict[str, Tensor], meeting: Meeting, source: int
+    ) -> dict[str, Tensor]:
+        for buffer in buffers.values():
+            sent = buffer.contiguous()
+            meeting.peers.share(sent, source)
+            buffer.copy_(sent)
+        return buffers
+
+    def _hand_over(self, meeting: Meeting) -> None:
+        """Contributors that stay take over the error memories of those that leave.
+
+        A memory adds e_k / K to the next mean; with e_j + e_k / stayers, its sum over the stayers
+        is the same.
+        """
+        leavers = [r for r in meeting.contributors if meeting.standings[r].leaves]
+        stayers = meeting.stayers
+        if not leavers or not stayers:
+            return
+        own = meeting.peers.rank
+        for level in self.levels:
+            count = len(meeting.contributors)
+            level.reducer.regroup(count, count)  # All of it is in one vector then.
+            error = level.reducer.state().get("error")
+            if error is None:  # on all
+                continue
+            given = error.clone() if own in leavers else torch.zeros_like(error)
+            meeting.peers.sum(given)
+            if own in stayers:
+                error += given / len(stayers)
+
+    def _all_whole(self, meeting: Meeting) -> None:
+        """Returns only if everybody gets here, with all that it needs."""
+        meeting.peers.sum(torch.ones(1))
+
+    def _take(self, meeting: Meeting, result: Result) -> None:
+        """The sync counts: everything moves."""
+        guest = meeting.peers.rank not in meeting.contributors
+        for index, (row, level) in enumerate(zip(self._rows, self.levels, strict=True)):
+            if result.means:
+                level.take(result.means[index])
+            elif not level.plain:
+                level.anchor.copy_(self._copies[index])
+            row.values.copy_(level.anchor[0])
+            if guest:
+                level.reducer.regroup(0, len(meeting.contributors))
+        self.buffers = result.buffers
+        if not meeting.own.finite:
+            self._left_out()
+        if not result.means:
+            self.show_buffers()
+
+    @contextmanager
+    def shown(self) -> Generator[None]:
+        """The module holds the model of the last sync inside, and its own again afterwards."""
+        own = [row.values.clone() for row in self._rows]
+        buffers = KeptBuffers(self._module)
+        with torch.no_grad():
+            for row, level in zip(self._rows, self.levels, strict=True):
+                row.values.copy_(level.anchor[0])
+            self.show_buffers()
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for row, values in zip(self._rows, own, strict=True):
+                    row.values.copy_(values)
+            buffers.restore()
+            renew_attributes(self._module)
+
+    def show_buffers(self) -> None:
+        """The module's buffers become those of the model that was averaged last."""
+        if self.buffers:
+            put_buffers(self._module, self.buffers)
+            renew(self._module)
+
+    # A saved run.
+
+    def state(self) -> list[list[dict[str, Any]]]:
+        return [[{**level.state(), "anchor": level.anchor}] for level in self.levels]
+
+    @torch.no_grad()
+    def load(self, state: Sequence[Sequence[dict[str, Any]]]) -> None:
+        super().load(state)
+        for level, [saved] in zip(self.levels, state, strict=True):
+            level.anchor.copy_(saved["anchor"])
+
+    # What a worker that is behind gets.
+
+    def shared(self) -> list[dict[str, Any]]:
+        """What is equal on all workers after a sync, without the plain mean, which the next sync
+        gives.
+        """
+        found = [level.state() for level in self.levels]
+        return [{k: v for k, v in state.items() if k != "reducer"} for state in found]
+
+    @torch.no_grad()
+    def load_shared(self, shared: Sequence[dict[str, Any]]) -> None:
+        """Goes on from what another worker has `shared`."""
+        for row, level, state in zip(self._rows, self.levels, shared, strict=True):
+            level.reducer.regroup(0, 1)
+            level.load({**state, "reducer": level.reducer.state()})
+            if not level.plain:
+                row.values.copy_(level.anchor[0])
+
+    @property
+    def holds_anchor(self) -> bool:
+        """Whether what was `shared` has the model of the last sync."""
+        return not any(level.plain for level in self.levels)
