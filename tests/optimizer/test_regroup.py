@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 import localsgd
 from localsgd import Delay
+from localsgd.optimizer import regroup
 from localsgd.reduce import CompressedMean, PowerSgd, Sign
 from tests.distributed.harness import run
 from tests.optimizer.reference import assert_bits, loss_of, net, values
@@ -57,7 +58,12 @@ def regrouped(folder: str) -> list[dict[str, Any]]:
             torch.manual_seed(0)
             trained(again, new, 5)
         torch.manual_seed(0)
-        trained(model, optimizer, 5)
+        row = optimizer._rows[0].values.clone()
+        trained(model, optimizer, 1)
+        [[level]] = optimizer.state_dict()["local_sgd"]["levels"]
+        if anchors := [part["anchor"] for part in regroup._parts(level) if "anchor" in part]:
+            assert torch.equal(torch.cat(anchors, -1)[0], row)
+        trained(model, optimizer, 4)
         if index == 4:
             assert_bits(values(again), values(model))
         found.append({"state": now, "start": start, "said": lines})

@@ -30,7 +30,11 @@ Made = tuple[Any, LocalSGD]
 def made(keywords: dict[str, Any], make: Any = nesterov, seed: int = 0) -> Made:
     model = net()
     torch.manual_seed(seed)
-    return model, LocalSGD(make(model), model, **{"local_steps": 3, **keywords})
+    inner = make(model)
+    if keywords.get("ddp") and dist.is_initialized():
+        model = nn.parallel.DistributedDataParallel(model)
+    options = {name: value for name, value in keywords.items() if name != "ddp"}
+    return model, LocalSGD(inner, model, **{"local_steps": 3, **options})
 
 
 def trained(model: Any, optimizer: LocalSGD, steps: int) -> None:
@@ -50,6 +54,7 @@ SIGN = CompressedMean(Sign())
 RESUMED: list[tuple[dict[str, Any], Any]] = [
     ({}, nesterov),
     ({"local_steps": 1}, adam),
+    ({"local_steps": localsgd.post_local(2, after=5), "ddp": True}, nesterov),
     ({"outer": "diloco", "inner_state": "exp_avg=average"}, adam),
     ({"reducer": SIGN}, nesterov),
     ({"reducer": CompressedMean(Sign(), way="two-phase"), "outer": "slowmo"}, nesterov),
@@ -65,7 +70,7 @@ STOP, END = 4, 9
 def resumed(folder: str) -> None:
     """Each way to average, cut after 4 of 9 steps and gone on from in other objects."""
     for index, (keywords, make) in enumerate(RESUMED):
-        for asynchronous in (False, True) if index == 2 else (False,):
+        for asynchronous in (False, True) if index == 3 else (False,):
             at = Path(folder) / f"{index}-{asynchronous}"
             model, optimizer = made(keywords, make)
             trained(model, optimizer, STOP)
