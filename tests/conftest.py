@@ -20,3 +20,15 @@ def same_start() -> None:
 def no_process_left() -> Iterator[None]:
     yield
     harness.close()
+
+
+@pytest.fixture
+def own_names() -> Iterator[None]:
+    """Names that are given inside are forgotten afterwards."""
+    from localsgd.train.plugins import KINDS
+
+    before = {kind: dict(others._added) for kind, others in KINDS.items()}
+    yield
+    for kind, others in KINDS.items():
+        others._added.clear()
+        others._added.update(before[kind])

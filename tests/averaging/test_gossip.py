@@ -20,7 +20,7 @@ from localsgd.averaging.level import average_and_share, final_sync
 from localsgd.averaging.placement import placement_of
 from localsgd.averaging.topology import Topology
 from localsgd.reduce import OrderedMean
-from localsgd.wire import InProcess, Ledger
+from localsgd.wire import Entry, InProcess, Ledger, Metered
 from tests.distributed import harness
 
 N = 12
@@ -199,3 +199,10 @@ def test_a_member_sends_its_row_to_each_neighbour(here: list[Any], name: str, se
     last = 2  # an ordered mean: an exchange of 3 of 4 chunks, and a gathering of one
     assert calls == 3 * sends + last
     assert sent == 3 * sends * N * 8 + N * 8
+
+
+def test_who_is_left_alone_sends_nothing_and_the_ledger_has_the_mean() -> None:
+    entry = Entry()
+    rows = whole(5).unsqueeze(0)
+    average_and_share([Gossip(rows, Metered(InProcess(5), entry), Pairs(3))])
+    assert (entry.calls, entry.bytes, entry.arrived) == (1, N * 8 * 4 // 5, N * 8 * 4 // 5)

@@ -32,6 +32,7 @@ def execute(page: str) -> None:
         del sys.modules[module.__name__]
 
 
+@pytest.mark.usefixtures("own_names")
 @pytest.mark.parametrize("page", PAGES)
 def test_the_code_of_a_page_runs(page: str) -> None:
     if page in PROCESSES:

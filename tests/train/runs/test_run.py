@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from localsgd.cli.main import _call, _parse
 from localsgd.errors import UserError
-from localsgd.train import Interrupted, Observer, Result, Run, load, task_of
+from localsgd.train import Interrupted, Observer, Result, Run, add, load, task_of
 from localsgd.train.data.tasks.tensors import TensorTask
 from localsgd.train.engine.assembly import Assembly
 from localsgd.train.launch import launch
@@ -87,6 +87,18 @@ def test_own_initial_weights_are_left_alone(model: Any) -> None:
     torch.manual_seed(3)
     trained(None, looking, model=Net() if model == "module" else model)
     assert same(looking.start, dict(seeded(Net)))
+
+
+@pytest.mark.usefixtures("own_names")
+def test_a_model_of_another_package_starts_with_its_own_weights_too() -> None:
+    add("models", "somebodys", lambda task: Net())
+    looking = Looking()
+    trained(None, looking, model="somebodys")
+    assert same(looking.start, dict(seeded(Net)))
+    with pytest.raises(UserError, match="is a name of localsgd"):
+        add("models", "resnet26", Net)
+    with pytest.raises(UserError, match="unknown kind of part 'model'; nearest: models"):
+        add("model", "mine", Net)
 
 
 def test_weight_decay_spares_what_people_expect_unless_told() -> None:
