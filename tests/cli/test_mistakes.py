@@ -73,7 +73,7 @@ def test_configurations(command: Command, tmp_path: Path, text: str, says: str) 
 
 
 def test_commands(command: Command) -> None:
-    refused(command, "run, compare, resume, show, landscape, tasks, plan, reproduce")
+    refused(command, "run, compare, sweep, resume, show, export, landscape, tasks, plan, reproduce")
     refused(command, "trian", "trian")
     refused(command, "show needs the folder of a run", "show")
 
