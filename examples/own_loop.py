@@ -1,14 +1,13 @@
-"""A training loop of one's own, with local SGD in three lines, which are marked with `# <-`.
+"""A training loop of one's own, with local SGD in a few lines, which are marked with `# <-`.
 
     torchrun --nproc-per-node 4 examples/own_loop.py
     torchrun --nproc-per-node 4 examples/own_loop.py --epochs 20     # goes on from where it is
 
-scikit-learn's digits, a small net; checkpoints by rank after every epoch, from which the same
-command goes on after a crash, with the same bits.
+scikit-learn's digits, a small net; a save after every epoch, from which the same command goes on
+after a crash, with the same bits.
 """
 
 import argparse
-import os
 from pathlib import Path
 
 import torch
@@ -33,24 +32,6 @@ def accuracy(model: nn.Module, test: TensorDataset) -> float:
         return (model(x).argmax(1) == y).float().mean().item()
 
 
-def checkpoint(folder: Path, epoch: int, rank: int) -> Path:
-    return folder / f"epoch-{epoch}-rank-{rank}.pt"
-
-
-def save(path: Path, state: dict) -> None:
-    """Whole or not at all."""
-    torch.save(state, path.with_suffix(".part"))
-    os.replace(path.with_suffix(".part"), path)
-
-
-def newest(folder: Path, epochs: int, ranks: int) -> int:
-    """The last epoch that every rank has saved; 0 where there is none."""
-    for epoch in range(epochs, 0, -1):
-        if all(checkpoint(folder, epoch, rank).exists() for rank in range(ranks)):
-            return epoch
-    return 0
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=10)
@@ -59,7 +40,7 @@ def main() -> None:
     options = parser.parse_args()
 
     dist.init_process_group("gloo")
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
     options.out.mkdir(parents=True, exist_ok=True)
 
     torch.manual_seed(0)  # the same start for all
@@ -71,11 +52,9 @@ def main() -> None:
     sampler = DistributedSampler(train, drop_last=True)  # as many batches for every rank
     loader = DataLoader(train, batch_size=16, sampler=sampler, drop_last=True)
 
-    begun = newest(options.out, options.epochs, ranks)
-    if begun:
-        saved = torch.load(checkpoint(options.out, begun, rank), weights_only=True)
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
+    begun, folder = 0, options.out / "save"
+    if localsgd.saved(folder):
+        begun = localsgd.load(folder, model, optimizer)["epoch"]  # <-
 
     for epoch in range(begun + 1, options.epochs + 1):
         sampler.set_epoch(epoch)  # else every epoch has the first one's order
@@ -86,14 +65,11 @@ def main() -> None:
         with optimizer.averaged_model():  # <- the mean of all workers' models
             if rank == 0:
                 print(f"epoch {epoch}: test accuracy {accuracy(model, test):.3f}")
-        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-        save(checkpoint(options.out, epoch, rank), state)
-        dist.barrier()  # all have this one, so that the one before may go
-        checkpoint(options.out, epoch - 1, rank).unlink(missing_ok=True)
+        localsgd.save(folder, model, optimizer, epoch=epoch)  # <- all ranks, whole or not at all
 
     optimizer.finish()  # <- the last sync
     if rank == 0:
-        save(options.out / "model.pt", model.state_dict())
+        torch.save(model.state_dict(), options.out / "model.pt")
     dist.destroy_process_group()
 
 

@@ -323,6 +323,20 @@ OPTIMIZER = [
         ("_is_of_its_rank", "index < len(row) - 1", "False"),
         ("_has_tensors", "inside or key == 'reducer'", "inside"),
     ),
+    *_in(
+        "optimizer/test_save_load.py",
+        ("_name", "f'worker-{worker:05d}'", "'worker'"),
+        ("save", "tensor.to('cpu', copy=True)", "tensor"),
+        ("put", "os.replace(folder, before)", "shutil.rmtree(folder)"),
+        ("_Found.put", "_set_random(self.tree['random'])", "None"),
+        ("_Harmless.find_class", "(module, name) in self._known", "True"),
+    ),
+    *_in(
+        "optimizer/test_regroup.py",
+        ("_put_memory", "t.get('owed', 0)", "0"),
+        ("LocalSGD._load_own", "self._loop.open()", "None"),
+        ("LocalSGD._begin", "self._loop.all_averaged", "self.steps == 0"),
+    ),
     *_in("optimizer/test_join.py", ("quieten", "ddp.join_hook = refuse_join", "")),
     *_in("optimizer/test_ddp.py::some_ranks", ("Pack._fill", "marks[missing] = 0", "")),
     *_in(

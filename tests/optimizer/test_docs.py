@@ -11,13 +11,13 @@ import pytest
 import torch
 
 import localsgd
-from localsgd.optimizer import export, local_sgd
+from localsgd.optimizer import export, local_sgd, save_load
 
 TEXT = (Path(__file__).parents[2] / "docs" / "optimizer.md").read_text()
 
 
 def test_examples_in_docstrings_run() -> None:
-    for module in (localsgd, local_sgd, export):
+    for module in (localsgd, local_sgd, export, save_load):
         assert doctest.testmod(module).failed == 0
 
 

@@ -6,7 +6,8 @@
 
 So 1/K' sum e' is what 1/K sum e and o were: what is still to enter the anchor stays. The outer
 optimizer's state is one for all, and stays. Means on their way are dropped; they would have moved
-workers to where their mean is already. Memory of several levels is dropped.
+workers to where their mean is already. Memory of several levels is dropped; so is the outer
+optimizer's state if there are more or fewer levels than before.
 
 Shapes: n scalars of a row, which is padded by the number of workers.
 """
@@ -50,7 +51,8 @@ class Regrouped:
         self._first: State = {}
         self._memory: list[list[dict[str, Tensor]]] = []  # of each row and part, sums by name
         self._workers = 0
-        self.dropped = 0.0  # squares of error memory that is dropped
+        self._squares = 0.0  # of all error memory
+        self._keeps = {"memory": False, "outer": False}
 
     def add(self, state: State) -> None:
         """Takes in a worker's `state_dict()`; worker 0 comes first."""
@@ -60,8 +62,8 @@ class Regrouped:
         if self._inner is not None:
             self._inner.add(state["state"])
         self._workers += 1
+        self._squares += _squares(own["levels"])
         if not self._rows or any(len(levels) > 1 for levels in own["levels"]):
-            self.dropped += sum(map(_squares, own["levels"]))
             return
         memories = [_memories(levels[0]) for levels in own["levels"]]
         if not self._memory:
@@ -78,22 +80,25 @@ class Regrouped:
             now: `state_dict()` of its optimizer, which has not trained yet.
         """
         own, first = copy.deepcopy(now[KEY]), self._first[KEY]
-        _check_settings(first["made_with"], own["made_with"])
         for name in ("steps", "lockstep", "model_syncs", "inner_state_keys", "signals", "told"):
             own[name] = first[name]
-        position, alike = own["position"], first["position"]
-        if len(position["lengths"]) == len(alike["lengths"]):
-            position |= {name: alike[name] for name in ("lengths", "memories", "lockstep")}
+        position, before = own["position"], first["position"]
+        count = len(position["lengths"])
+        alike = count == len(before["lengths"])
+        kept = alike and self._rows
+        self._keeps = {"outer": kept, "memory": kept and count == 1}
+        if alike:
+            _check_settings(first["made_with"], own["made_with"])
+            position |= {name: before[name] for name in ("lengths", "memories", "lockstep")}
             own["ledger"] = first["ledger"]
         else:
             position["lockstep"] = 0
-        position |= {"left": [0] * len(position["left"]), "depth": 0}
+        position |= {"left": [0] * count, "depth": 0}
         for row, levels in enumerate(own["levels"]):
-            if not levels or not self._rows:
-                continue
             saved = first["levels"][row][-1]
-            _put_outer(_parts(levels[-1]), _parts(saved))
-            if self._memory and len(levels) == 1:
+            if self._keeps["outer"]:
+                _put_outer(_parts(levels[-1]), _parts(saved))
+            if self._keeps["memory"]:
                 _put_memory(levels[0], saved, self._memory[row], self._workers)
         inner = {} if self._inner is None else self._inner.mean()
         groups = self._first["param_groups"]
@@ -103,12 +108,12 @@ class Regrouped:
     def said(self) -> str:
         """What became of the parts, for a log."""
         inner = "reset" if self._inner is None else f"the mean over the {self._workers}"
-        outer = "as it was" if self._rows else "new, as the shards are others"
+        outer = "as it was" if self._keeps["outer"] else "reset"
         said = f"momenta: {inner}; outer optimizer, if any: {outer}"
-        if self.dropped:
-            said += f"; error memory: dropped (norm {math.sqrt(self.dropped):.3g})"
-        elif any("error" in part for parts in self._memory for part in parts):
+        if self._squares and self._keeps["memory"]:
             said += f"; error memory: the mean over the {self._workers}, so that none is lost"
+        elif self._squares:
+            said += f"; error memory: dropped (norm {math.sqrt(self._squares):.3g})"
         return said
 
 

@@ -11,7 +11,7 @@ import json
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import cache, partial
@@ -26,14 +26,18 @@ from localsgd.optimizer import averaged_file
 from localsgd.optimizer.ddp import unwrapped
 from localsgd.optimizer.local_sgd import LocalSGD
 from localsgd.optimizer.regroup import Momenta, Regrouped
-from localsgd.rows.shards import cut_like, is_sharded, reshard
-from localsgd.saving.tree import as_tensor, as_text, pack, unpack
+from localsgd.optimizer.save_source import Source, name_of
+from localsgd.rows.shards import cut_like, reshard
+from localsgd.saving.tree import as_tensor, as_text, pack
 
 if TYPE_CHECKING:
-    from localsgd.saving.store import Saved
+    pass
 
 ABOUT = "about"
 """The tensor that says, as JSON, what all workers share."""
+
+FORMAT = 1
+"""Of what is saved; another one when it changes."""
 
 PARTS = ("model", "optimizers", "objects", "values", "random")
 """Of what a worker saves."""
@@ -57,7 +61,7 @@ def save(
     what was there before.
 
     Examples:
-        >>> import localsgd, tempfile
+        >>> import tempfile
         >>> model = torch.nn.Linear(2, 1)
         >>> optimizer = LocalSGD(torch.optim.SGD(model.parameters(), 0.1), model, local_steps=8)
         >>> folder = tempfile.mkdtemp() + "/save"
@@ -80,10 +84,10 @@ def save(
     Raises:
         UserError: on all ranks, if it can't be saved.
     """
-    place, optimizers = _absolute(folder), _listed(optimizer)
-    lead = optimizers[0]
     from localsgd.saving.store import write  # takes a while to import
 
+    place, optimizers = _absolute(folder), _listed(optimizer)
+    lead = optimizers[0]
     tensors = _agreed(lead, "save", lambda: _own(model, optimizers, more))
     averaged = _averaged(model, optimizers)
     files = {averaged_file.NAME: partial(averaged_file.write, tensors=averaged)}
@@ -94,9 +98,7 @@ def save(
             done.set_result(None)
             return done
     copies = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
-    _running.append(_background().submit(write, place, copies, group, files))
-    _running[0].add_done_callback(_tell)
-    return _running[0]
+    return _in_background(partial(write, place, copies, group, files))
 
 
 def load(
@@ -148,8 +150,14 @@ _running: list[Future[None]] = []
 
 
 @cache
-def _background() -> ThreadPoolExecutor:
+def _executor() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, "localsgd-save")
+
+
+def _in_background(work: Callable[[], None]) -> Future[None]:
+    _running.append(_executor().submit(work))
+    _running[0].add_done_callback(_tell)
+    return _running[0]
 
 
 def _tell(done: Future[None]) -> None:
@@ -202,12 +210,12 @@ def _own(model: nn.Module, optimizers: Sequence[LocalSGD], more: Any) -> dict[st
         "random": _random(),
     }
     tensors: dict[str, Tensor] = {}
-    own = _name(lead.worker, lead.agreement.position, lead.agreement.positions)
+    own = name_of(lead.worker, lead.agreement.position, lead.agreement.positions)
     for part in PARTS:
         found, text = pack(tree[part], f"{own}/{part}")
         tensors |= found
         tensors[f"{own}/{part}.json"] = as_tensor(text)
-    about = {"format": 1, "workers": lead.workers, "steps": lead.steps}
+    about = {"format": FORMAT, "workers": lead.workers, "steps": lead.steps}
     if lead.agreement.positions > 1:
         about["positions"] = lead.agreement.positions
     return {**tensors, ABOUT: as_tensor(json.dumps(about))}
@@ -255,9 +263,14 @@ class _Found:
         averaged_file.check_safetensors()
         module, files = _checked(model, optimizers), Saved(place)
         about = json.loads(as_text(files.read([ABOUT])[ABOUT]))
+        if about["format"] != FORMAT:
+            raise UserError(
+                f"{place} has the format {about['format']}, and this version reads {FORMAT}; go on "
+                "with the version that it was saved by"
+            )
         lead = optimizers[0]
         then, now = about["workers"], lead.workers
-        source = _Source(files, about.get("positions", 1), module, optimizers)
+        source = Source(files, about.get("positions", 1), module, optimizers)
         tree = source.read(lead.worker if then == now else 0, PARTS)
         found = _Found(files.id, tree)
         if len(tree["optimizers"]) != len(optimizers):
@@ -279,7 +292,7 @@ class _Found:
         return found
 
     def _regroup(
-        self, source: _Source, then: int, now: int, optimizers: Sequence[LocalSGD], momenta: Momenta
+        self, source: Source, then: int, now: int, optimizers: Sequence[LocalSGD], momenta: Momenta
     ) -> None:
         alike = source.positions == optimizers[0].agreement.positions
         self._regrouped = [Regrouped(momenta, rows=alike) for _ in optimizers]
@@ -313,52 +326,6 @@ class _Found:
             more[name].load_state_dict(one)
         if self.tree["random"] is not None:
             _set_random(self.tree["random"])
-
-
-class _Source:
-    """Reads what a worker has saved.
-
-    Args:
-        files: that were written.
-        positions: ranks that each worker had then.
-        module, optimizers: that will load it, sharded as they are now.
-    """
-
-    def __init__(
-        self, files: Saved, positions: int, module: nn.Module, optimizers: Sequence[LocalSGD]
-    ) -> None:
-        self.files = files
-        self.positions = positions
-        self._position = min(optimizers[0].agreement.position, positions - 1)
-        self._state = {n: t for n, t in module.state_dict().items() if is_sharded(t)}
-        self._parameters = [
-            [p for group in optimizer.param_groups for p in group["params"]]
-            for optimizer in optimizers
-        ]
-
-    def read(self, worker: int, parts: Collection[str]) -> dict[str, Any]:
-        """Parts by name. Of sharded tensors each rank reads its shard."""
-        own = _name(worker, self._position, self.positions)
-        texts = {part: f"{own}/{part}.json" for part in parts}
-        starts = tuple(f"{name}/{part}/" for part in parts for name in {own, _name(worker)})
-        names = [*texts.values(), *(n for n in self.files.names if n.startswith(starts))]
-        tensors = self.files.read(names, self._sharded(names))
-        return {part: unpack(as_text(tensors[name]), tensors) for part, name in texts.items()}
-
-    def _sharded(self, names: Collection[str]) -> dict[str, Tensor]:
-        """Tensors to read into, for those that are sharded now."""
-        found = {}
-        for name in names:
-            _, part, *path = name.split("/")
-            if part == "model" and path[0] == "state":
-                like = self._state.get("/".join(path[1:]))
-            elif part == "optimizers" and len(path) == 4 and path[1] == "state":
-                like = self._parameters[int(path[0])][int(path[2])]
-            else:
-                continue
-            if like is not None and is_sharded(like) and self.files.shape(name) == like.shape:
-                found[name] = torch.zeros_like(like, dtype=self.files.dtype(name))
-        return found
 
 
 def _checked(model: nn.Module, optimizers: Sequence[LocalSGD]) -> nn.Module:
@@ -439,10 +406,6 @@ def _set_random(random: Mapping[str, Any]) -> None:
     torch.set_rng_state(random["cpu"])
     if random["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(random["cuda"])
-
-
-def _name(worker: int, position: int = 0, positions: int = 1) -> str:
-    return f"worker-{worker:05d}" + (f"@{position}" if positions > 1 else "")
 
 
 def _absolute(folder: str | os.PathLike[str]) -> Path:

@@ -163,6 +163,7 @@ class Writer(FileSystemWriter):
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         # On the coordinator alone, before anything is written: what a killed one has left goes.
+        check_free(self._folder, self._files)
         for left in Path(self.path).iterdir():
             left.unlink()
         return super().prepare_global_plan(plans)
@@ -179,22 +180,34 @@ class Writer(FileSystemWriter):
             write_file(partial / name)
             _to_disk(partial / name)
         super().finish(metadata, results)
+        check_free(self._folder, self._files)
         put(partial, self._folder)
 
     def storage_meta(self) -> StorageMeta:
         return StorageMeta(save_id=self.save_id)  # without the path, which is nobody's business
 
 
+def check_free(folder: Path, files: Collection[str]) -> None:
+    """Raises a `UserError` if there is anything in the folder that `write` has not written."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; give another folder")
+    ours = {".metadata", *files}
+    found = folder.iterdir() if folder.exists() else ()
+    other = [path.name for path in found if path.name not in ours and path.suffix != ".distcp"]
+    if other:
+        raise UserError(
+            f"{folder} holds {other[0]}, which is not of a save and would be lost; give a folder "
+            "that nothing else uses"
+        )
+
+
 def put(partial: Path, folder: Path) -> None:
     """Puts a complete folder in its place; a process that is killed leaves one whole in any case.
 
-    Raises:
-        UserError: `folder` is there and was not written by `write`.
+    What is there before is a save, or nothing.
     """
     before = _beside(folder, "before")
-    if folder.exists() and not (folder / ".metadata").is_file():
-        raise UserError(f"{folder} exists and holds something else; give another folder")
-    if folder.exists():
+    if (folder / ".metadata").is_file():
         shutil.rmtree(before, ignore_errors=True)
         os.replace(folder, before)
     os.replace(partial, folder)
