@@ -103,7 +103,17 @@ def local_sgd(shapes: Shapes) -> Action:
     """All that a step does beyond the local one: parameters looked for, rounds moved along."""
     model = Holder(shapes)
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
-    return LocalSGD(inner, model, local_steps=1, average="models")._sync
+    return sync_of(LocalSGD(inner, model, local_steps=1, average="models"))
+
+
+def sync_of(optimizer: LocalSGD) -> Action:
+    """What `step()` does when a sync is due."""
+
+    def sync() -> None:
+        optimizer._before_sync(1)
+        optimizer._loop.sync(meanwhile=optimizer._loop.open)
+
+    return sync
 
 
 def timed_here(shapes: Shapes, seconds: float) -> list[dict[str, Times]]:
@@ -114,10 +124,11 @@ def timed_here(shapes: Shapes, seconds: float) -> list[dict[str, Times]]:
     actions = contestants(shapes)
     slow = {name: actions[name] for name in (REFERENCE, AVERAGER, SLOW)}
     del actions[SLOW], actions[AVERAGER]
-    return [_turns(actions, 0.8 * seconds, least=10), _turns(slow, 0.2 * seconds, least=4)]
+    return [turns(actions, 0.8 * seconds, least=10), turns(slow, 0.2 * seconds, least=4)]
 
 
-def _turns(actions: dict[str, Action], seconds: float, least: int) -> dict[str, Times]:
+def turns(actions: dict[str, Action], seconds: float, least: int) -> dict[str, Times]:
+    """Times of the slowest process in each turn."""
     count = torch.tensor([seconds / turn_seconds(actions)])
     dist.all_reduce(count, op=dist.ReduceOp.MIN)
     times = take_turns(actions, max(least, int(count)), before=dist.barrier)

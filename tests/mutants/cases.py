@@ -313,7 +313,7 @@ OPTIMIZER = [
         ("Pack.average", "mark = True", ""),
         ("Overlap.start", "self.says()", "None"),
         ("GradientAveraging.not_finite", "self.reopen()", "None"),
-        ("leave_out_step", "len(ranks) == presence.processes", "False"),
+        ("leave_out_step", "len(ranks) == len(presence.peers)", "False"),
         ("Fragmented._apply", "members.isfinite().all(-1, keepdim=True)", "torch.tensor(True)"),
         ("Level._check_finite", "own is None", "True"),
         ("Presence.marked", "now or [rank for rank in ranks if self._untold(rank)]", "now"),

@@ -1,4 +1,4 @@
-"""FSDP2 inside workers: what is refused, what a worker decides as a whole, where shards lie."""
+"""FSDP2 inside workers: what a worker decides as a whole, and where shards lie."""
 
 from __future__ import annotations
 
@@ -6,20 +6,17 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
-    FullyShardedDataParallel,
     MixedPrecisionPolicy,
     fully_shard,
 )
-from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
-from localsgd import LocalSGD, UserError, adacomm, post_local
+from localsgd import LocalSGD, adacomm, post_local
 from localsgd.rows.shards import local
 from tests.distributed.harness import run
 from tests.optimizer.reference import assert_bits, assert_same
@@ -37,95 +34,6 @@ from tests.optimizer.sharded import (
     train,
     whole,
 )
-
-
-def refusal(make: Callable[[], Any]) -> str:
-    with pytest.raises(UserError) as caught:
-        make()
-    return str(caught.value)
-
-
-def refusals() -> dict[str, str]:
-    mesh = meshes(2, SHARDS)
-
-    def with_mesh(part: Any, topology: Any = None, **keywords: Any) -> LocalSGD:
-        model = fully_shard(net(), mesh=part, **keywords)
-        steps = [4, 4] if topology == "2x2" else 4
-        return LocalSGD(momentum(model), model, local_steps=steps, topology=topology)
-
-    def ignored() -> LocalSGD:
-        model = net()
-        fully_shard(model, mesh=mesh["shard"], ignored_params={model[0].bias})
-        return LocalSGD(momentum(model), model, local_steps=4, topology=mesh["replicate"])
-
-    def not_sharded() -> LocalSGD:
-        model = net()
-        return LocalSGD(momentum(model), model, local_steps=4, topology=mesh["replicate"])
-
-    def in_ddp() -> LocalSGD:
-        model = sharded(net(), mesh)
-        ddp = DistributedDataParallel.__new__(DistributedDataParallel)
-        nn.Module.__init__(ddp)
-        ddp.module = model  # PyTorch's own constructor may refuse it, or not, by its version
-        return LocalSGD(momentum(model), ddp, local_steps=4, topology=mesh["replicate"])
-
-    def fsdp1() -> LocalSGD:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model = FullyShardedDataParallel(net(), device_id=torch.device("cpu"))
-        return LocalSGD(momentum(model), model, local_steps=4)
-
-    def apart() -> LocalSGD:
-        model = sharded(net(), mesh)
-        part = mesh["replicate"] if dist.get_rank() else mesh["shard"]
-        return LocalSGD(momentum(model), model, local_steps=4, topology=part)
-
-    def without_gradients() -> None:
-        model = sharded(net(), mesh)
-        model.set_requires_gradient_sync(False)
-        optimizer = LocalSGD(momentum(model), model, local_steps=4, topology=mesh["replicate"])
-        train([optimizer], model, 0, range(1), 0)
-
-    def partly_used() -> None:
-        model = sharded(net(), mesh)
-        optimizer = LocalSGD(momentum(model), model, local_steps=1, topology=mesh["replicate"])
-        model[4].weight.requires_grad_(False)
-        train([optimizer], model, 0, range(1), 0)
-
-    return {
-        "HSDP": refusal(lambda: with_mesh(mesh, mesh["replicate"])),
-        "no topology": refusal(lambda: with_mesh(mesh["shard"])),
-        "4 workers": refusal(lambda: with_mesh(mesh["shard"], "2x2")),
-        "2 workers": refusal(lambda: with_mesh(mesh["shard"], "2")),
-        "ignored": refusal(ignored),
-        "not sharded": refusal(not_sharded),
-        "DDP": refusal(in_ddp),
-        "FSDP1": refusal(fsdp1),
-        "other parts": refusal(apart),
-        "no gradients": refusal(without_gradients),
-        "partly used": refusal(partly_used),
-    }
-
-
-def test_what_can_not_work_is_refused_on_all_ranks() -> None:
-    first, *others = run(4, refusals)
-    for name, words in {
-        "HSDP": 'fully_shard mesh=mesh["shard"]',
-        "no topology": 'topology=mesh["replicate"]',
-        "4 workers": 'topology=mesh["replicate"]',
-        "2 workers": 'topology=mesh["replicate"]',
-        "ignored": "ignored_params",
-        "not sharded": "hold the same whole model",
-        "DDP": "DistributedDataParallel",
-        "FSDP1": "FSDP1",
-        "other parts": "don't agree on who averages with whom",
-        "no gradients": "set_requires_gradient_sync(False)",
-        "partly used": "parameters without a gradient",
-    }.items():
-        assert words in first[name]
-        assert "\n" not in first[name]
-        for other in others:
-            assert words in other[name]
 
 
 def mesh_and_optimizer(model: nn.Module, **keywords: Any) -> tuple[nn.Module, LocalSGD]:

@@ -63,6 +63,9 @@ def resumed(folder: Path) -> Values:
 def reshaped(folder: Path, workers: int) -> tuple[Values, list[torch.Tensor], int]:
     model, optimizer = made(workers)
     localsgd.load(folder, model, optimizer)
+    levels = [level for row in optimizer.state_dict()["local_sgd"]["levels"] for level in row]
+    moved = any(bool(torch.as_tensor(v).any()) for one in levels for v in one["outer"].values())
+    assert moved == (optimizer.agreement.positions == SHARDS)  # The outer optimizer's momentum.
     start = whole(model)
     momenta = [s["momentum_buffer"].full_tensor().clone() for s in optimizer.inner.state.values()]
     steps = optimizer.steps
@@ -94,7 +97,8 @@ def test_a_resumed_run_has_the_same_bits_and_other_shards_the_mean(tmp_path: Pat
     for (end, _, _), again in zip(first, run(4, resumed, folder), strict=True):
         assert_bits(again, end)
     _, mean, momenta = first[0]
-    others = [run(4, reshaped, folder, workers) for workers in (1, 4)] + [run(2, alone, folder)]
+    others = [run(4, reshaped, folder, workers) for workers in (1, 4)]
+    others += [run(2, reshaped, folder, 1), run(2, alone, folder)]
     for start, found, steps in (each for ranks in others for each in ranks):
         assert_same(start, mean)
         for own, expected in zip(found, momenta, strict=True):

@@ -68,13 +68,14 @@ from localsgd.wire.presence import Presence
 
 
 class LocalSGD(Wrapping):
-    """An optimizer whose workers, one in each process, average their models only now and then.
+    """An optimizer whose workers average their models only now and then.
 
         w_k <- w_k - γ g_k               at each step, by the inner optimizer of every worker k
         w_k <- 1/K sum_j w_j             after H steps (Lin et al. 2020, Algorithms 1, 2 and 5)
 
     Everything of an `Optimizer` works: learning-rate schedulers, closures, hooks, `state_dict` at
-    any step, `torch.amp.GradScaler`, deep copies (of model and optimizer together). Without
+    any step, `torch.amp.GradScaler`, deep copies (of model and optimizer together). A worker is
+    one process, or several that share a model by FSDP2, tensor parallelism or a pipeline. Without
     `torch.distributed` there is one worker, and this is the inner optimizer.
 
     Examples:
@@ -94,7 +95,8 @@ class LocalSGD(Wrapping):
         local_steps: H, as a number or a schedule; for several levels a list with one for each,
             innermost first.
         topology: how workers nest, such as `"4x2"` (4 blocks of 2) or a `DeviceMesh` with an axis
-            for each level; one flat group where not given.
+            for each level; one flat group where not given. For workers of several processes the
+            part of their mesh that is across workers, such as `mesh["replicate"]`.
         average: `"models"` averages models after the step (the paper); `"gradients"` averages
             gradients before it at levels that have averaged after every step so far, so that
             momenta are shared; `"auto"` does the second where it can.

@@ -85,8 +85,8 @@ class Regrouped:
         position, before = own["position"], first["position"]
         count = len(position["lengths"])
         alike = count == len(before["lengths"])
-        keeps = alike and self._rows
-        self._keeps = {"outer": keeps, "memory": keeps and count == 1}
+        kept = alike and self._rows
+        self._keeps = {"outer": kept, "memory": kept and count == 1}
         if alike:
             _check_settings(first["made_with"], own["made_with"])
             position |= {name: before[name] for name in ("lengths", "memories", "lockstep")}
@@ -95,8 +95,6 @@ class Regrouped:
             position["lockstep"] = 0
         position |= {"left": [0] * count, "depth": 0}
         for row, levels in enumerate(own["levels"]):
-            if not levels or not self._rows:
-                continue
             saved = first["levels"][row][-1]
             if self._keeps["outer"]:
                 _put_outer(_parts(levels[-1]), _parts(saved))
@@ -110,8 +108,7 @@ class Regrouped:
     def said(self) -> str:
         """What became of the parts, for a log."""
         inner = "reset" if self._inner is None else f"the mean over the {self._workers}"
-        reset = "reset" if self._rows else "new, as the shards are others"
-        outer = "as it was" if self._keeps["outer"] else reset
+        outer = "as it was" if self._keeps["outer"] else "reset"
         said = f"momenta: {inner}; outer optimizer, if any: {outer}"
         if self._squares and self._keeps["memory"]:
             said += f"; error memory: the mean over the {self._workers}, so that none is lost"

@@ -11,7 +11,7 @@ import json
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import cache, partial
@@ -26,11 +26,12 @@ from localsgd.optimizer import averaged_file
 from localsgd.optimizer.ddp import unwrapped
 from localsgd.optimizer.local_sgd import LocalSGD
 from localsgd.optimizer.regroup import Momenta, Regrouped
-from localsgd.rows.shards import cut_like, is_sharded, reshard
-from localsgd.saving.tree import as_tensor, as_text, pack, unpack
+from localsgd.optimizer.save_source import Source, name_of
+from localsgd.rows.shards import cut_like, reshard
+from localsgd.saving.tree import as_tensor, as_text, pack
 
 if TYPE_CHECKING:
-    from localsgd.saving.store import Saved
+    pass
 
 ABOUT = "about"
 """The tensor that says, as JSON, what all workers share."""
@@ -209,7 +210,7 @@ def _own(model: nn.Module, optimizers: Sequence[LocalSGD], more: Any) -> dict[st
         "random": _random(),
     }
     tensors: dict[str, Tensor] = {}
-    own = _name(lead.worker, lead.agreement.position, lead.agreement.positions)
+    own = name_of(lead.worker, lead.agreement.position, lead.agreement.positions)
     for part in PARTS:
         found, text = pack(tree[part], f"{own}/{part}")
         tensors |= found
@@ -269,7 +270,7 @@ class _Found:
             )
         lead = optimizers[0]
         then, now = about["workers"], lead.workers
-        source = _Source(files, about.get("positions", 1), module, optimizers)
+        source = Source(files, about.get("positions", 1), module, optimizers)
         tree = source.read(lead.worker if then == now else 0, PARTS)
         found = _Found(files.id, tree)
         if len(tree["optimizers"]) != len(optimizers):
@@ -291,7 +292,7 @@ class _Found:
         return found
 
     def _regroup(
-        self, source: _Source, then: int, now: int, optimizers: Sequence[LocalSGD], momenta: Momenta
+        self, source: Source, then: int, now: int, optimizers: Sequence[LocalSGD], momenta: Momenta
     ) -> None:
         alike = source.positions == optimizers[0].agreement.positions
         self._regrouped = [Regrouped(momenta, rows=alike) for _ in optimizers]
@@ -325,52 +326,6 @@ class _Found:
             more[name].load_state_dict(one)
         if self.tree["random"] is not None:
             _set_random(self.tree["random"])
-
-
-class _Source:
-    """Reads what a worker has saved.
-
-    Args:
-        files: that were written.
-        positions: ranks that each worker had then.
-        module, optimizers: that will load it, sharded as they are now.
-    """
-
-    def __init__(
-        self, files: Saved, positions: int, module: nn.Module, optimizers: Sequence[LocalSGD]
-    ) -> None:
-        self.files = files
-        self.positions = positions
-        self._position = min(optimizers[0].agreement.position, positions - 1)
-        self._state = {n: t for n, t in module.state_dict().items() if is_sharded(t)}
-        self._parameters = [
-            [p for group in optimizer.param_groups for p in group["params"]]
-            for optimizer in optimizers
-        ]
-
-    def read(self, worker: int, parts: Collection[str]) -> dict[str, Any]:
-        """Parts by name. Of sharded tensors each rank reads its shard."""
-        own = _name(worker, self._position, self.positions)
-        texts = {part: f"{own}/{part}.json" for part in parts}
-        starts = tuple(f"{name}/{part}/" for part in parts for name in {own, _name(worker)})
-        names = [*texts.values(), *(n for n in self.files.names if n.startswith(starts))]
-        tensors = self.files.read(names, self._sharded(names))
-        return {part: unpack(as_text(tensors[name]), tensors) for part, name in texts.items()}
-
-    def _sharded(self, names: Collection[str]) -> dict[str, Tensor]:
-        """Tensors to read into, for those that are sharded now."""
-        found = {}
-        for name in names:
-            _, part, *path = name.split("/")
-            if part == "model" and path[0] == "state":
-                like = self._state.get("/".join(path[1:]))
-            elif part == "optimizers" and len(path) == 4 and path[1] == "state":
-                like = self._parameters[int(path[0])][int(path[2])]
-            else:
-                continue
-            if like is not None and is_sharded(like) and self.files.shape(name) == like.shape:
-                found[name] = torch.zeros_like(like, dtype=self.files.dtype(name))
-        return found
 
 
 def _checked(model: nn.Module, optimizers: Sequence[LocalSGD]) -> nn.Module:
@@ -451,10 +406,6 @@ def _set_random(random: Mapping[str, Any]) -> None:
     torch.set_rng_state(random["cpu"])
     if random["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(random["cuda"])
-
-
-def _name(worker: int, position: int = 0, positions: int = 1) -> str:
-    return f"worker-{worker:05d}" + (f"@{position}" if positions > 1 else "")
 
 
 def _absolute(folder: str | os.PathLike[str]) -> Path:

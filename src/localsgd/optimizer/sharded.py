@@ -179,5 +179,7 @@ class Agreement:
             return
         sums = [row.values.sum(dtype=scale_dtype(row.values.dtype)) for row in self._rows]
         found = self.any(~torch.stack([one.isfinite().to(sums[0].device) for one in sums]).all())
+        if found.device.type == "cpu" and not bool(found):  # A GPU is not asked.
+            return
         for row in self._rows:
             row.values.masked_fill_(found.to(row.values.device), torch.nan)
