@@ -10,7 +10,8 @@ import torch
 pytest.importorskip("torchft", reason="torchft is not installed: pip install 'localsgd[torchft]'")
 
 from localsgd.reduce import CompressedMean, Sign
-from tests.integrations.fleet import CROWDED, Plan, check_conserved, fleet, one_result
+from tests.integrations.fleet import CROWDED, Plan, fleet
+from tests.integrations.fleet_by_hand import check_conserved, one_result
 
 NAMES = ("w0", "w1", "w2", "w3")
 

@@ -17,7 +17,8 @@ pytest.importorskip("torchft", reason="torchft is not installed: pip install 'lo
 from benchmarks.network.laboratory import laboratory
 from benchmarks.network.refusal import Refused, check_machine
 from benchmarks.network.shell import ip
-from tests.integrations.fleet import CROWDED, Fleet, Plan, check_by_hand, fleet
+from tests.integrations.fleet import CROWDED, Fleet, Plan, fleet
+from tests.integrations.fleet_by_hand import check_by_hand
 
 SEEDS = range(int(os.environ.get("LOCALSGD_CHAOS_SEEDS", "1")))
 NAMES = ("w0", "w1", "w2", "w3")
