@@ -1,7 +1,7 @@
 """Workers of torchft in processes that can be killed, stopped and started while others train.
 
 A model is one vector w, and batch b asks it to become `wanted(b)`: a local step is
-`w <- w - rate (w - wanted(b))`, which a test can follow by hand (`by_hand.py`).
+`w <- w - rate (w - wanted(b))`, which a test can follow by hand (`fleet_by_hand.py`).
 """
 
 from __future__ import annotations

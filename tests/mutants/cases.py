@@ -195,8 +195,9 @@ REDUCERS = [
     *_in(
         "reduce/test_exact.py reduce/test_ordered.py test_level.py",
         ("ExactMean.reduce", "total.div_(collective.members)", "total"),
-        ("_mean", "total += received[:, :, source]", ""),
-        ("_mean", "range(1, members)", "range(members - 1, 0, -1)"),
+        ("_total", "total += received[:, :, source]", ""),
+        ("_total", "range(1, received.shape[2])", "range(received.shape[2] - 1, 0, -1)"),
+        ("_mean_of", "add_(first)", "add_(0)"),
     ),
 ]
 

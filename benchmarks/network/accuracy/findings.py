@@ -27,7 +27,7 @@ from benchmarks.network.accuracy.setting import Setting
 from benchmarks.network.accuracy.store import Store
 from benchmarks.report import Finding
 from benchmarks.timing import Spread, ratios
-from experiments.claims import Interval, paired
+from localsgd.basics.paired import Interval, paired
 
 SOONER = {LOCAL: 1.6, WARMED_UP: 1.6, POST_LOCAL: 1.25, GATHERED: 1.7, TWO_PHASE: 1.7}
 """Smallest speed-up over DDP with as many samples, if the network halves DDP's speed."""
