@@ -7,6 +7,8 @@ Needs `pip install 'localsgd[lightning]' scikit-learn`. The changed lines are ma
 """
 
 import argparse
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -39,12 +41,30 @@ class Digits(LightningModule):
         return {"optimizer": inner, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
+class Resumable(DataLoader):
+    """Goes on where a checkpoint was written; plain loaders would begin the epoch anew."""
+
+    skip = done = 0
+
+    def __iter__(self) -> Iterator:
+        skip, self.skip = self.skip, 0
+        for self.done, batch in enumerate(super().__iter__(), 1):
+            if self.done > skip:
+                yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        return {"done": self.done % len(self)}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.skip = state["done"]
+
+
 def loaders(double: bool) -> tuple[DataLoader, DataLoader]:
     digits = load_digits()
     x = torch.tensor(digits.data / 16, dtype=torch.float64 if double else torch.float32)
     y = torch.tensor(digits.target)
     train, test = TensorDataset(x[:1440], y[:1440]), TensorDataset(x[1440:], y[1440:])
-    return DataLoader(train, batch_size=24, shuffle=True), DataLoader(test, batch_size=24)
+    return Resumable(train, batch_size=24, shuffle=True), DataLoader(test, batch_size=24)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -66,9 +86,9 @@ def main(arguments: list[str] | None = None) -> None:
         callbacks=[ModelCheckpoint(options.out, every_n_train_steps=5, save_top_k=-1)],
         logger=False,
     )
-    saved = sorted(options.out.glob("*.ckpt"), key=lambda path: path.stat().st_mtime)
+    newest = max(options.out.glob("*step=*.ckpt"), key=os.path.getmtime, default=None)
     train, test = loaders(options.double)
-    trainer.fit(Digits(), train, test, ckpt_path=saved[-1] if saved else None)
+    trainer.fit(Digits(), train, test, ckpt_path=newest)
     trainer.save_checkpoint(options.out / "final.ckpt")
 
 

@@ -9,8 +9,22 @@ import pytest
 from tests.distributed.harness import Crew
 
 
+class Held:
+    """A crew that is started when it is needed, and anew after a failure."""
+
+    crew: Crew | None = None
+
+
 @pytest.fixture(scope="session")
-def crew() -> Iterator[Crew]:
-    processes = Crew(2)
-    yield processes
-    processes.close()
+def held() -> Iterator[Held]:
+    held = Held()
+    yield held
+    if held.crew is not None:
+        held.crew.close()
+
+
+@pytest.fixture
+def crew(held: Held) -> Crew:
+    if held.crew is None or held.crew.connections[0].closed:
+        held.crew = Crew(2)
+    return held.crew

@@ -69,13 +69,13 @@ def launched() -> Iterator[None]:
 
 @contextmanager
 def killed_at(call: int) -> Iterator[None]:
-    """Ends the program at the n-th batch."""
+    """Ends the program at the n-th batch of training."""
     calls = 0
     whole = torch.nn.functional.cross_entropy
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
-        calls += 1
+        calls += torch.is_grad_enabled()  # Evaluation has batches, too.
         if calls == call:
             raise Killed
         return whole(*args, **kwargs)
@@ -113,14 +113,9 @@ class BySteps(Crossing):
         super().__exit__(*error)
         self._patch.stop()
 
-    @property
-    def crossing(self) -> list[int]:
-        """The steps, counted from 1, before whose end something crossed."""
-        return [step for step, names in enumerate(self.steps, 1) if names]
 
-
-def run_example(name: str, arguments: list[str], kill: int | None = None) -> list[int]:
-    """Runs a program of examples/, and says in which steps something crossed.
+def run_example(name: str, arguments: list[str], kill: int | None = None) -> list[list[str]]:
+    """Runs a program of examples/, and says what crossed in each step.
 
     Args:
         kill: the micro-batch, counted from 1, in which all processes are cut off.
@@ -131,4 +126,4 @@ def run_example(name: str, arguments: list[str], kill: int | None = None) -> lis
         else:
             with killed_at(kill), suppress(Killed):
                 example(name).main(arguments)
-    return steps.crossing
+    return steps.steps

@@ -157,12 +157,12 @@ class _WorkerState:
         accelerator.register_for_checkpointing(self)
 
     def _save(self, models: list[nn.Module], weights: list[dict], folder: str) -> None:
-        scaler = self._accelerator.scaler
         worker_files.write(
             Path(folder) / self._name,
             self._module,
             self._local,
-            None if scaler is None else scaler.state_dict(),
+            scaler=self._accelerator.scaler,
+            accumulating=not self._accelerator.sync_gradients,
         )
         place = self._place(models)
         with self._local.averaged_model():
@@ -185,6 +185,7 @@ class _WorkerState:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         own, self._loaded = self._loaded, {}
         self._module.load_state_dict(own["model"])
+        worker_files.put_gradients(self._module, own)
         if own["scaler"] is not None and self._accelerator.scaler is not None:
             self._accelerator.scaler.load_state_dict(own["scaler"])
 

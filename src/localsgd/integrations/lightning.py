@@ -106,6 +106,8 @@ class LocalSGDStrategy(DDPStrategy):
         self._finished = False
         if not any(isinstance(callback, _AverageFirst) for callback in trainer.callbacks):
             trainer.callbacks.insert(0, _AverageFirst())
+        loop = trainer.fit_loop.epoch_loop
+        loop._broadcast_sigterm_tensor = _AfterSyncs(self.local_sgd, loop)
 
     def on_train_end(self) -> None:
         assert self.local_sgd is not None
@@ -155,12 +157,18 @@ class LocalSGDStrategy(DDPStrategy):
         self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
     ) -> None:
         if self.local_sgd is not None and "optimizer_states" in checkpoint:
-            assert self.lightning_module is not None
-            scaler = self.precision_plugin.state_dict() or None
+            module = self.lightning_module
+            assert module is not None
             with self._own():
-                folder = _folder(filepath)
-                worker_files.write(folder, self.lightning_module, self.local_sgd, scaler)
+                worker_files.write(
+                    _folder(filepath),
+                    module,
+                    self.local_sgd,
+                    scaler=getattr(self.precision_plugin, "scaler", None),
+                    accumulating=module.trainer.fit_loop.epoch_loop._should_accumulate(),
+                )
                 checkpoint["optimizer_states"] = [self.local_sgd.state_dict()]
+            self.barrier()  # The checkpoint is there only when the files of all workers are.
         super().save_checkpoint(checkpoint, filepath, storage_options)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> Any:
@@ -168,6 +176,7 @@ class LocalSGDStrategy(DDPStrategy):
         assert self.lightning_module is not None
         if self.lightning_module.trainer.state.fn == TrainerFn.FITTING:
             own = worker_files.read(_folder(checkpoint_path))
+            worker_files.put_gradients(self.lightning_module, own)
             checkpoint["state_dict"] = own["model"]
             checkpoint["optimizer_states"] = [own["optimizer"]]
             if own["scaler"] is not None:
@@ -194,6 +203,23 @@ class _AverageFirst(Callback):
             # It refuses to clip for optimizers that unscale by themselves; by now it is done.
             precision.clip_gradients = Precision.clip_gradients.__get__(precision)
         optimizer.average_gradients()
+
+
+class _AfterSyncs:
+    """Asks whether the first process is told to end: once after a sync, not before every batch.
+
+    The Trainer does so by a broadcast for which every process waits.
+    """
+
+    def __init__(self, optimizer: LocalSGD, loop: Any) -> None:
+        self._ledger = optimizer.ledger.levels[-1]
+        self._ask = type(loop)._broadcast_sigterm_tensor.__get__(loop)
+        self._calls = -1
+
+    def __call__(self) -> None:
+        if self._ledger.calls != self._calls:
+            self._calls = self._ledger.calls
+            self._ask()
 
 
 def _folder(checkpoint: Any) -> Path:

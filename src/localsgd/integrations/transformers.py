@@ -123,13 +123,8 @@ class LocalSGDMixin:
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
         assert self.local_sgd is not None
-        scaler = self.accelerator.scaler
-        worker_files.write(
-            Path(output_dir) / FOLDER,
-            self.model,
-            self.local_sgd,
-            None if scaler is None else scaler.state_dict(),
-        )
+        folder = Path(output_dir) / FOLDER
+        worker_files.write(folder, self.model, self.local_sgd, scaler=self.accelerator.scaler)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None:

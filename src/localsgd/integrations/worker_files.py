@@ -26,29 +26,43 @@ def file_of(folder: str | Path, worker: int) -> Path:
     return Path(folder) / f"worker-{worker}.pt"
 
 
-def write(folder: str | Path, model: nn.Module, optimizer: LocalSGD, scaler: Any = None) -> None:
+def write(
+    folder: str | Path,
+    model: nn.Module,
+    optimizer: LocalSGD,
+    *,
+    scaler: Any = None,
+    accumulating: bool = False,
+) -> None:
     """Writes this worker's file, whole or not at all.
 
     Args:
         folder: for the files of all workers; made if it isn't there.
         model: as this worker trains it, not the average.
         optimizer: of the model.
-        scaler: state of this worker's gradient scaler, if it has one.
+        scaler: this worker's gradient scaler, or `None`.
+        accumulating: whether gradients wait for further micro-batches.
     """
+    gradients = {
+        name: parameter.grad
+        for name, parameter in model.named_parameters()
+        if accumulating and parameter.grad is not None
+    }
     path = file_of(folder, _worker())
     path.parent.mkdir(parents=True, exist_ok=True)
     state = {
         "workers": _workers(),
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
-        "scaler": scaler,
+        "scaler": None if scaler is None else scaler.state_dict(),
+        "gradients": gradients,
     }
     torch.save(state, path.with_suffix(".part"))
     os.replace(path.with_suffix(".part"), path)
 
 
 def read(folder: str | Path) -> State:
-    """What `write` wrote of this worker: model, optimizer and scaler.
+    """What `write` wrote of this worker: model, optimizer, scaler and gradients.
 
     Raises:
         UserError: on all ranks, if a worker's file is missing, or there were more workers.
@@ -68,6 +82,13 @@ def read(folder: str | Path) -> State:
             "many, or begin anew from its averaged model"
         )
     return state
+
+
+def put_gradients(model: nn.Module, state: State) -> None:
+    """Gives the model the gradients that waited for further micro-batches."""
+    for name, parameter in model.named_parameters():
+        if name in state["gradients"]:
+            parameter.grad = state["gradients"][name].to(parameter.device)
 
 
 @contextmanager
