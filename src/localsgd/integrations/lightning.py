@@ -75,6 +75,7 @@ class LocalSGDStrategy(DDPStrategy):
         self._settings = {"start": "broadcast", **settings}
         self._finished = False
         self._shown: ExitStack | None = None
+        self._loaded: worker_files.State = {}
 
     # Set-up.
 
@@ -108,6 +109,12 @@ class LocalSGDStrategy(DDPStrategy):
             trainer.callbacks.insert(0, _AverageFirst())
         loop = trainer.fit_loop.epoch_loop
         loop._broadcast_sigterm_tensor = _AfterSyncs(self.local_sgd, loop)
+
+    def on_train_start(self) -> None:
+        if self._loaded:  # Not before: the Trainer drops gradients on its way here.
+            assert self.lightning_module is not None
+            worker_files.put_gradients(self.lightning_module, self._loaded)
+            self._loaded = {}
 
     def on_train_end(self) -> None:
         assert self.local_sgd is not None
@@ -176,7 +183,7 @@ class LocalSGDStrategy(DDPStrategy):
         assert self.lightning_module is not None
         if self.lightning_module.trainer.state.fn == TrainerFn.FITTING:
             own = worker_files.read(_folder(checkpoint_path))
-            worker_files.put_gradients(self.lightning_module, own)
+            self._loaded = own
             checkpoint["state_dict"] = own["model"]
             checkpoint["optimizer_states"] = [own["optimizer"]]
             if own["scaler"] is not None:
