@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test mutants lint types docs package clean
+.PHONY: demo test test-extras mutants lint types docs package clean
 
 demo: $(VENV)/cli
 	$(BIN)/localsgd compare --task digits --methods mini-batch local post-local hierarchical \
@@ -13,6 +13,11 @@ demo: $(VENV)/cli
 
 test: $(VENV)/dev
 	$(BIN)/python -m pytest $(ARGS)
+
+# The frameworks are large, so they get an environment of their own.
+test-extras:
+	@$(MAKE) --no-print-directory VENV=$(VENV)-extras $(VENV)-extras/extras
+	$(VENV)-extras/bin/python -m pytest tests/integrations $(ARGS)
 
 mutants: $(VENV)/dev
 	$(BIN)/python -m tests.mutants $(ARGS)
@@ -57,6 +62,11 @@ $(VENV)/dev: $(VENV)/python pyproject.toml constraints.txt
 	@$(INSTALL) -e '.[dev]'
 	@touch $@ $(VENV)/cli
 
+$(VENV)/extras: $(VENV)/python pyproject.toml constraints.txt
+	@echo "Installing localsgd with its tests and the frameworks that it works in"
+	@$(INSTALL) -e '.[test,transformers,lightning]'
+	@touch $@
+
 $(VENV)/docs: $(VENV)/python pyproject.toml
 	@echo "Installing what builds the documentation"
 	@$(INSTALL) -e '.[docs]'
@@ -68,4 +78,4 @@ $(VENV)/release: $(VENV)/python pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-extras build dist .pytest_cache .ruff_cache

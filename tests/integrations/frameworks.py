@@ -52,13 +52,11 @@ def launched() -> Iterator[None]:
         "TORCHELASTIC_RUN_ID": "test",
         "ACCELERATE_USE_CPU": "true",
     }
-    before = torch.get_default_dtype()
     with mock.patch.dict(os.environ, variables), warnings.catch_warnings():
         warnings.simplefilter("default")
         try:
             yield
         finally:
-            torch.set_default_dtype(before)
             if "accelerate" in sys.modules:
                 from accelerate.state import AcceleratorState, GradientState, PartialState
 

@@ -122,6 +122,10 @@ def assert_ended_by_hand(example: Example, out: Path, accumulate: int) -> None:
         make=example.make,
         schedule=partial(example.schedule, steps=EPOCHS * 30 // accumulate),
     )
+    assert_weights(example, out, weights)
+
+
+def assert_weights(example: Example, out: Path, weights: dict[str, Tensor]) -> None:
     found = {name.removeprefix("layers."): value for name, value in example.weights(out).items()}
     assert found.keys() == weights.keys()
     for name, expected in weights.items():
