@@ -6,6 +6,7 @@ Shapes: samples `[N, 64]`, labels `[N]`; an epoch's order is a permutation of th
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from sklearn.datasets import load_digits
@@ -40,12 +41,14 @@ def trained(
     make: Callable[[nn.Module], torch.optim.Optimizer],
     schedule: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler],
     skipped: tuple[int, int] | None = None,
+    clip: float | None = None,
 ) -> tuple[dict[str, Tensor], float]:
     """The averaged weights at the end, and the last learning rate.
 
     Args:
         skipped: worker and step whose gradients are not finite, so that a scaler leaves the step
             out; it counts as a step.
+        clip: largest norm of the gradients, which are averaged first: mini-batch SGD.
     """
     x, y = digits(1440)
     models = [net() for _ in range(workers)]
@@ -60,19 +63,24 @@ def trained(
                 for samples in batches[worker][start : start + accumulate]:
                     loss = nn.functional.cross_entropy(model(x[samples]), y[samples])
                     (loss / accumulate).backward()
+            if clip is not None:
+                average([[p.grad for p in model.parameters()] for model in models])
+                for model in models:
+                    nn.utils.clip_grad_norm_(model.parameters(), clip)
+            for worker, optimizer in enumerate(optimizers):
                 if skipped != (worker, step):
                     optimizer.step()
                 schedulers[worker].step()
             step += 1
-            if step % local_steps == 0:
-                average(models)
-    average(models)
+            if step % local_steps == 0 and clip is None:
+                average([list(model.parameters()) for model in models])
+    average([list(model.parameters()) for model in models])
     return dict(models[0].state_dict()), optimizers[0].param_groups[0]["lr"]
 
 
 @torch.no_grad()
-def average(models: list[nn.Sequential]) -> None:
-    for tensors in zip(*(model.parameters() for model in models), strict=True):
+def average(members: list[list[Any]]) -> None:
+    for tensors in zip(*members, strict=True):
         mean = sum(tensors[1:], tensors[0].clone()) / len(tensors)
         for tensor in tensors:
             tensor.copy_(mean)

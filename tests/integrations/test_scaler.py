@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import pytest
 import torch
 import torch.distributed as dist
 
 from tests.distributed.harness import Crew
 from tests.integrations import by_hand, test_examples
-from tests.integrations.frameworks import Killed, example as program, killed_at, launched
+from tests.integrations.frameworks import Killed, killed_at, launched
+from tests.integrations.frameworks import example as program
 from tests.integrations.test_examples import EPOCHS, Example, arguments, example
 
 __all__ = ["example"]
@@ -76,9 +76,8 @@ def scaled(framework: str) -> Iterator[None]:
 
 def run_scaled(framework: str, name: str, given: list[str]) -> None:
     """Cut off after the overflow and a checkpoint, and taken up again."""
-    with launched(), scaled(framework):
-        with killed_at(17), overflowing(), suppress(Killed):
-            program(name).main(given)
+    with launched(), scaled(framework), killed_at(17), overflowing(), suppress(Killed):
+        program(name).main(given)
     with launched(), scaled(framework):
         program(name).main(given)
 

@@ -60,7 +60,8 @@ def prepare(
     check_accelerator(accelerator)
     _check_given(model, optimizer, others)
     module = accelerator.prepare_model(model, evaluation_mode=True)  # Without DDP around it.
-    local = LocalSGD(optimizer, module, **{"start": "broadcast", **settings})
+    settings.setdefault("start", "broadcast")
+    local = LocalSGD(optimizer, module, **settings)
     prepared = accelerator.prepare_optimizer(local, device_placement=False)
     save_apart(accelerator)
     _WorkerState(accelerator, module, local)

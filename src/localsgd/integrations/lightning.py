@@ -15,7 +15,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.optim import Optimizer
 
 from localsgd.errors import UserError
@@ -72,7 +71,7 @@ class LocalSGDStrategy(DDPStrategy):
             start_method=start_method,
         )
         self.local_sgd: LocalSGD | None = None
-        self._settings = {"start": "broadcast", **settings}
+        self._settings: dict[str, Any] = {"start": "broadcast", **settings}
         self._finished = False
         self._shown: ExitStack | None = None
         self._loaded: worker_files.State = {}
@@ -91,9 +90,9 @@ class LocalSGDStrategy(DDPStrategy):
             )
         if len(self.optimizers) != 1:
             raise UserError(
-                f"configure_optimizers gave {len(self.optimizers)} optimizers, and LocalSGDStrategy "
-                "takes one; put all parameters into groups of one optimizer, or write the loop "
-                "yourself, with a LocalSGD around each"
+                f"configure_optimizers gave {len(self.optimizers)} optimizers, and "
+                "LocalSGDStrategy takes one; put all parameters into groups of one optimizer, or "
+                "write the loop yourself, with a LocalSGD around each"
             )
         [inner] = self.optimizers
         if isinstance(inner, LocalSGD):

@@ -25,14 +25,14 @@ from localsgd.optimizer import LocalSGD
 with extra("transformers"):
     from transformers import Trainer, TrainingArguments
 
-__all__ = ["LocalSGDMixin", "LocalSGDTrainer"]
+__all__ = ["LocalSGDTrainer"]
 
 FOLDER = "localsgd"
 """In a checkpoint's folder, the folder with a file for each worker."""
 
 
-class LocalSGDMixin:
-    """Makes any `Trainer` train by local SGD: `class Mine(LocalSGDMixin, Seq2SeqTrainer)`.
+class LocalSGDTrainer(Trainer):
+    """A `Trainer` by local SGD; others too: `class Mine(LocalSGDTrainer, Seq2SeqTrainer)`.
 
     The model isn't wrapped in `DistributedDataParallel`. Evaluation, prediction and `save_model`
     take the averaged model. A checkpoint has it too, and a file of each worker, from which
@@ -53,13 +53,9 @@ class LocalSGDMixin:
     """
 
     local_sgd: LocalSGD | None = None
-    args: TrainingArguments
-    model: nn.Module
-    optimizer: Any
-    accelerator: Any
 
     def __init__(self, *args: Any, local_sgd: Mapping[str, Any], **kwargs: Any) -> None:
-        self._settings = {"start": "broadcast", **local_sgd}
+        self._settings: dict[str, Any] = {"start": "broadcast", **local_sgd}
         self._finished = False
         self._scaler: Any = None
         super().__init__(*args, **kwargs)
@@ -76,14 +72,15 @@ class LocalSGDMixin:
         )
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
-        inner = super().create_optimizer(model)
-        if isinstance(inner, LocalSGD):
-            raise UserError(
-                "the Trainer was given a LocalSGD; give it the plain optimizer, or none, and the "
-                'settings of LocalSGD as local_sgd={"local_steps": ...}'
-            )
-        if self.local_sgd is None or getattr(inner, "optimizer", None) is not self.local_sgd:
-            self.local_sgd = self.optimizer = LocalSGD(inner, self.model, **self._settings)
+        given = super().create_optimizer(model)
+        inner = getattr(given, "optimizer", given)  # A second train() finds it prepared.
+        if inner is not self.local_sgd:
+            if isinstance(inner, LocalSGD):
+                raise UserError(
+                    "the Trainer was given a LocalSGD; give it the plain optimizer, or none, and "
+                    'the settings of LocalSGD as local_sgd={"local_steps": ...}'
+                )
+            self.local_sgd = self.optimizer = LocalSGD(given, self.model, **self._settings)
         self._finished = False
         return self.optimizer
 
@@ -140,10 +137,6 @@ class LocalSGDMixin:
         super()._load_scaler(checkpoint)
         if self._scaler is not None and self.accelerator.scaler is not None:
             self.accelerator.scaler.load_state_dict(self._scaler)
-
-
-class LocalSGDTrainer(LocalSGDMixin, Trainer):
-    """The `Trainer` by local SGD: `LocalSGDTrainer(model, args, local_sgd={"local_steps": 8})`."""
 
 
 def set_arguments(arguments: TrainingArguments) -> None:
