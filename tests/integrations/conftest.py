@@ -7,6 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from tests.distributed.harness import Crew
+from tests.integrations.frameworks import SECONDS
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "integrations" in item.path.parts and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(3 * SECONDS))
 
 
 class Held:

@@ -19,6 +19,9 @@ import torch.distributed as dist
 import localsgd
 from tests.distributed.crossing import Crossing
 
+SECONDS = 300.0
+"""A call's limit: importing the frameworks alone takes a minute on a crowded machine."""
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

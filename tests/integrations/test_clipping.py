@@ -11,8 +11,8 @@ import pytest
 
 from tests.distributed.harness import Crew
 from tests.integrations import by_hand
+from tests.integrations.frameworks import SECONDS, launched
 from tests.integrations.frameworks import example as program
-from tests.integrations.frameworks import launched
 from tests.integrations.test_examples import LIGHTNING, TRAINER, arguments, assert_weights
 from tests.integrations.test_scaler import scaled
 
@@ -54,7 +54,7 @@ def clipped_lightning(given: list[str]) -> None:
 def test_averaged_gradients_are_clipped(crew: Crew, tmp_path: Path, example: Any, run: Any) -> None:
     pytest.importorskip(example.framework, reason=f"needs localsgd[{example.framework}]")
     given = [*arguments(tmp_path, accumulate=3), "--epochs=1"]
-    crew.run(run, (given,), 100)
+    crew.run(run, (given,), SECONDS)
     weights, _ = by_hand.trained(
         example.order,
         epochs=1,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tests.distributed.harness import Crew
 from tests.integrations import by_hand
-from tests.integrations.frameworks import run_example
+from tests.integrations.frameworks import SECONDS, run_example
 
 BATCH, EPOCHS, SAMPLES, LOCAL_STEPS = 24, 2, 1440, 4
 
@@ -137,7 +137,7 @@ def test_it_has_the_bits_of_the_loop_by_hand_and_nothing_crosses_between_syncs(
     crew: Crew, tmp_path: Path, example: Example, accumulate: int
 ) -> None:
     given = arguments(tmp_path, accumulate)
-    crossed = crew.run(run_example, (example.program, given), 100)[0]
+    crossed = crew.run(run_example, (example.program, given), SECONDS)[0]
     assert_ended_by_hand(example, tmp_path, accumulate)
     epoch = 30 // accumulate
     assert len(crossed) == EPOCHS * epoch
@@ -156,7 +156,7 @@ def test_it_goes_on_to_the_same_bits_from_wherever_it_was_cut_off(
 ) -> None:
     given = arguments(tmp_path, accumulate)
     for batch in (17, 4, 20):
-        crew.run(run_example, (example.program, given, batch), 100)
+        crew.run(run_example, (example.program, given, batch), SECONDS)
         assert not (tmp_path / "model.safetensors").exists()
-    crew.run(run_example, (example.program, given), 100)
+    crew.run(run_example, (example.program, given), SECONDS)
     assert_ended_by_hand(example, tmp_path, accumulate)

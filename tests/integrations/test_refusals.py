@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import localsgd
 from tests.distributed.harness import Crew
-from tests.integrations.frameworks import launched
+from tests.integrations.frameworks import SECONDS, launched
 
 
 def test_the_frameworks_are_loaded_with_their_integration_only() -> None:
@@ -101,7 +101,7 @@ def accelerate_says() -> dict[str, Any]:
 
 def test_accelerate(crew: Crew) -> None:
     pytest.importorskip("accelerate", reason="needs localsgd[accelerate]")
-    for found in crew.run(accelerate_says, (), 100):
+    for found in crew.run(accelerate_says, (), SECONDS):
         assert not found.pop("set right")
         for what, words in {
             "HSDP": "dp_replicate_size=2",
@@ -149,7 +149,7 @@ def trainer_says(folder: str) -> dict[str, Any]:
 
 def test_trainer(crew: Crew, tmp_path: Any) -> None:
     pytest.importorskip("transformers", reason="needs localsgd[transformers]")
-    for found in crew.run(trainer_says, (str(tmp_path),), 100):
+    for found in crew.run(trainer_says, (str(tmp_path),), SECONDS):
         for what, words in {
             "tokens": 'set it to "no"',
             "batch size": "per_device_train_batch_size",
@@ -202,7 +202,7 @@ def lightning_says() -> dict[str, Any]:
 
 def test_lightning(crew: Crew) -> None:
     pytest.importorskip("lightning", reason="needs localsgd[lightning]")
-    for found in crew.run(lightning_says, (), 100):
+    for found in crew.run(lightning_says, (), SECONDS):
         for what, words in {
             "name": "local_step",
             "two": "takes one",

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from tests.distributed.harness import Crew
 from tests.integrations import by_hand, test_examples
-from tests.integrations.frameworks import Killed, killed_at, launched
+from tests.integrations.frameworks import SECONDS, Killed, killed_at, launched
 from tests.integrations.frameworks import example as program
 from tests.integrations.test_examples import EPOCHS, Example, arguments, example
 
@@ -84,7 +84,7 @@ def run_scaled(framework: str, name: str, given: list[str]) -> None:
 
 def test_it_has_the_bits_of_the_loop_by_hand(crew: Crew, tmp_path: Path, example: Example) -> None:
     job = (example.framework, example.program, arguments(tmp_path, accumulate=1))
-    crew.run(run_scaled, job, 100)
+    crew.run(run_scaled, job, SECONDS)
     weights, _ = by_hand.trained(
         example.order,
         epochs=EPOCHS,
