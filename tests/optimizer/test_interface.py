@@ -373,3 +373,16 @@ def test_block_momentum_is_told_the_rate_of_the_round_s_first_step() -> None:
     # u1 = (start - first) / 0.1, u2 = 0.5 u1 + second / 0.01; the round moves by 0.01 u2.
     expected = first - 0.01 * (0.5 * (start - first) / 0.1 + second / 0.01)
     torch.testing.assert_close(model[0].weight.detach(), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_at_sync_follows_the_schedules() -> None:
+    model = net()
+    optimizer = LocalSGD(nesterov(model), model, local_steps=[2, 2], topology="1x1")
+    seen = [optimizer.at_sync]
+    for step in range(8):
+        go(model, optimizer, step, step + 1)
+        seen.append(optimizer.at_sync)
+    assert seen == [step % 4 == 0 for step in range(9)]
+    go(model, optimizer, 8, 9)
+    optimizer.finish()
+    assert optimizer.at_sync

@@ -218,13 +218,14 @@ class _AfterSyncs:
     """
 
     def __init__(self, optimizer: LocalSGD, loop: Any) -> None:
-        self._ledger = optimizer.ledger.levels[-1]
+        self._optimizer = optimizer
         self._ask = type(loop)._broadcast_sigterm_tensor.__get__(loop)
-        self._calls = -1
+        self._asked = -1
 
     def __call__(self) -> None:
-        if self._ledger.calls != self._calls:
-            self._calls = self._ledger.calls
+        steps = self._optimizer.steps
+        if self._optimizer.at_sync and steps != self._asked:
+            self._asked = steps
             self._ask()
 
 

@@ -218,6 +218,14 @@ class LocalSGD(Wrapping):
         """Local steps taken, with those that a `GradScaler` has skipped."""
         return self._loop.steps
 
+    @property
+    def at_sync(self) -> bool:
+        """Whether the last step ended in a sync of all levels; before any step, yes.
+
+        It follows from the schedules, and is the same on all ranks.
+        """
+        return self._loop.position.averaged == self._settings.levels
+
     def __repr__(self) -> str:
         lengths = self._loop.position.lengths
         return (
