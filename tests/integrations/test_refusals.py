@@ -123,6 +123,7 @@ def trainer_says(folder: str) -> dict[str, Any]:
     from localsgd.integrations.transformers import LocalSGDTrainer
 
     model, inner = pair()
+    plain = TrainingArguments(folder, use_cpu=True, report_to="none")
 
     def refusal(optimizers: Any = (None, None), **given: Any) -> str:
         arguments = TrainingArguments(folder, use_cpu=True, report_to="none", **given)
@@ -139,7 +140,9 @@ def trainer_says(folder: str) -> dict[str, Any]:
         return said(train)
 
     with launched():
+        LocalSGDTrainer(model, plain, local_sgd={"local_steps": 2})
         return {
+            "set right": not plain.average_tokens_across_devices,
             "tokens": refusal(include_num_input_tokens_seen="all"),
             "batch size": refusal(auto_find_batch_size=True),
             "dispatch": refusal(accelerator_config={"dispatch_batches": True}),
@@ -150,6 +153,7 @@ def trainer_says(folder: str) -> dict[str, Any]:
 def test_trainer(crew: Crew, tmp_path: Any) -> None:
     pytest.importorskip("transformers", reason="needs localsgd[transformers]")
     for found in crew.run(trainer_says, (str(tmp_path),), SECONDS):
+        assert found.pop("set right")
         for what, words in {
             "tokens": 'set it to "no"',
             "batch size": "per_device_train_batch_size",
