@@ -19,6 +19,11 @@ test-extras:
 	@$(MAKE) --no-print-directory VENV=$(VENV)-extras $(VENV)-extras/extras
 	$(VENV)-extras/bin/python -m pytest tests/integrations $(ARGS)
 
+# The frameworks are large, so they get an environment of their own.
+test-extras:
+	@$(MAKE) --no-print-directory VENV=$(VENV)-extras $(VENV)-extras/extras
+	$(VENV)-extras/bin/python -m pytest tests/integrations $(ARGS)
+
 mutants: $(VENV)/dev
 	$(BIN)/python -m tests.mutants $(ARGS)
 

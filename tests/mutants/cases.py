@@ -197,7 +197,11 @@ REDUCERS = [
         ("ExactMean.reduce", "total.div_(collective.members)", "total"),
         ("_total", "total += received[:, :, source]", ""),
         ("_total", "range(1, received.shape[2])", "range(received.shape[2] - 1, 0, -1)"),
-        ("_mean_of", "add_(first)", "add_(0)"),
+        (
+            "_mean_of",
+            "return differences.div_(members).add_(first)",
+            "return differences.div_(members)",
+        ),
     ),
 ]
 
