@@ -330,7 +330,7 @@ OPTIMIZER = [
     ),
     *_in(
         "optimizer/test_save_load.py",
-        ("_name", "f'worker-{worker:05d}'", "'worker'"),
+        ("name_of", "f'worker-{worker:05d}'", "'worker'"),
         ("save", "tensor.to('cpu', copy=True)", "tensor"),
         ("put", "os.replace(folder, before)", "shutil.rmtree(folder)"),
         ("_Found.put", "_set_random(self.tree['random'])", "None"),
