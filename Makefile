@@ -17,12 +17,9 @@ test: $(VENV)/dev
 # The frameworks are large, so they get an environment of their own.
 test-extras:
 	@$(MAKE) --no-print-directory VENV=$(VENV)-extras $(VENV)-extras/extras
-	$(VENV)-extras/bin/python -m pytest tests/integrations $(ARGS)
-
-# The frameworks are large, so they get an environment of their own.
-test-extras:
-	@$(MAKE) --no-print-directory VENV=$(VENV)-extras $(VENV)-extras/extras
-	$(VENV)-extras/bin/python -m pytest tests/integrations $(ARGS)
+	$(VENV)-extras/bin/python -m pytest -n $(or $(JOBS),2) --dist loadfile \
+	  tests/integrations tests/logs tests/results tests/cli/test_exporting.py \
+	  tests/docs/test_sweeps_and_logging.py $(ARGS)
 
 mutants: $(VENV)/dev
 	$(BIN)/python -m tests.mutants $(ARGS)
@@ -69,7 +66,7 @@ $(VENV)/dev: $(VENV)/python pyproject.toml constraints.txt
 
 $(VENV)/extras: $(VENV)/python pyproject.toml constraints.txt
 	@echo "Installing localsgd with its tests and the frameworks that it works in"
-	@$(INSTALL) -e '.[test,transformers,lightning]'
+	@$(INSTALL) -e '.[test,transformers,lightning,torchft,tensorboard,wandb,mlflow,frames]'
 	@touch $@
 
 $(VENV)/docs: $(VENV)/python pyproject.toml
