@@ -31,7 +31,7 @@ def averaged(
     rows: Sequence[Row],
     world: Collective,
     rows_differ: bool,
-    agreement: Agreement,
+    agreement: Agreement | None = None,
     says: Callable[[], None] = lambda: None,
 ) -> Generator[bool]:
     """A context in which the model holds the mean of all workers; its own bits come back after it.
@@ -40,7 +40,7 @@ def averaged(
 
     Args:
         rows_differ: whether workers may hold different rows; otherwise rows stay as they are.
-        agreement: with the other ranks of this worker.
+        agreement: with the other ranks of this worker, if there are some.
         says: called before this worker is left out.
     """
     changing = rows if rows_differ else ()
@@ -48,7 +48,7 @@ def averaged(
     saved_buffers = KeptBuffers(model)
     reshard(model)
     try:
-        if rows_differ:
+        if rows_differ and agreement is not None:
             agreement.spread_not_finite()
         left_out = [_average(row, world, says) for row in changing]
         for row in changing:
