@@ -239,3 +239,17 @@ def test_waiting_is_not_measured_on_a_gpu() -> None:
     with pytest.raises(UserError, match="needs workers on CPUs"):
         Signals(schedules, world, torch.device("cuda"))
     assert Signals(schedules, world, torch.device("cpu")).needed
+
+
+def test_ranks_without_a_process_group_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Linear(2, 1)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match=r"WORLD_SIZE=2 .*init_process_group\(\) before LocalSGD"):
+        LocalSGD(torch.optim.SGD(model.parameters(), lr=0.1), model, local_steps=2)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    optimizer = LocalSGD(torch.optim.SGD(model.parameters(), lr=0.1), model, local_steps=2)
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    model(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(UserError, match="called after LocalSGD was made"):
+        optimizer.step()

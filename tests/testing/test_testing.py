@@ -75,6 +75,15 @@ class Hasty(Observing):
         return 1 if progress.reported["norm"] > 1 else 4
 
 
+class Elsewhere(Observing):
+    """Looks at another number than the one that it names."""
+
+    sees = ("reported:norm",)
+
+    def __call__(self, progress: Progress) -> int:
+        return 4 if progress.reported.get("other", 0.0) > 1 else 2
+
+
 @dataclass(frozen=True)
 class Keeps:
     """Writes what JSON can't keep: keys that are numbers."""
@@ -93,6 +102,7 @@ class Keeps:
         (lambda progress: 8 if progress.loss > 1 else 2, "None is not known yet"),
         (Counting(), "remembers outside"),
         (Blind(), "looks at loss, which does not follow"),
+        (Elsewhere(), "doesn't name reported:other"),
         (Hasty(), "reported number that is not known is missing"),
         (Keeps(), "saved as JSON"),
     ],

@@ -70,7 +70,11 @@ class Outside:
 
     def unknown(self, name: str) -> UserError:
         """The error for a name that neither this package nor another one has."""
-        return unknown_name(self.kind, name, dict.fromkeys([*self.own(), *self.names()]))
+        known = dict.fromkeys([*self.own(), *self.names()])
+        return UserError(
+            f"{unknown_name(self.kind, name, known)}. One of another package is there if that "
+            "package is installed and declares it, or by --use MODULE"
+        )
 
     def add(self, name: str, part: Any, origin: Origin) -> None:
         """Gives a part its name. The same part may be added again."""

@@ -189,6 +189,9 @@ class ExportCommand:
     """A line for each configuration or for each evaluation, in all files."""
     baseline: str | None = None
     """What differences are to, such as local_steps=1; there are none if not given."""
+    use: Use = ()
+    """A module with tasks, models, schedules, compressors or outer optimizers of your own; may be
+    given several times. Installed packages that declare theirs need not be named."""
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from localsgd.optimizer.sharded import (
     met,
     peers_of,
 )
-from localsgd.optimizer.start import Start, check_configuration, check_or_share_start
+from localsgd.optimizer.start import Start, check_configuration, check_group, check_or_share_start
 from localsgd.optimizer.untrained import Untrained
 from localsgd.optimizer.written import written_forward
 from localsgd.wire.engine import Engine
@@ -143,6 +143,7 @@ class LocalSGD(Assembled):
             settings = managed_settings(settings, ranks, fault_tolerance, outer)
             self._join(settings, self._adopt(inner, model, ranks), fault_tolerance, limit)
             return
+        check_group(ranks, made=False)
         rows = self._adopt(inner, model, len(peers))
         presence = Presence.of_processes(limit)
         with others_named_lost(presence):
@@ -220,6 +221,8 @@ class LocalSGD(Assembled):
 
     def _begin(self) -> None:
         """Before the first step here: do all ranks go on from the same place?"""
+        if self.membership is None and self.agreement.alone:
+            check_group(self.workers, made=True)
         free = self._loaded or any(True for _ in written_forward(self._module))
         self._together.check_start(self.steps, repr(self._loop.position), loaded=free)
         self._compared = True

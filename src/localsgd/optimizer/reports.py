@@ -59,8 +59,18 @@ class Reports:
 
     def add(self, numbers: Mapping[str, Tensor | float]) -> None:
         """Adds the numbers of a step, by name; those that no schedule looks at are left out."""
-        for name in self.wanted & numbers.keys():
-            self._observations.add(0, numbers[name], name)
+        for name, number in numbers.items():
+            if isinstance(number, Tensor):
+                given = number.numel() == 1 and not number.is_complex()
+            else:
+                given = isinstance(number, int | float)
+            if not given:
+                raise UserError(
+                    f"report({name}=...) takes one number, and was given {_described(number)}; "
+                    "give a float, or a tensor of one element"
+                )
+            if name in self.wanted:
+                self._observations.add(0, number, name)
 
     def flags(self) -> list[float]:
         return self.signals.flags(self.learning_rate())
@@ -98,3 +108,7 @@ class Reports:
         *told, self._observations.seconds = state["told"]
         self._observations.load(0, told)
         self._observations.restart()
+
+
+def _described(value: object) -> str:
+    return f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)

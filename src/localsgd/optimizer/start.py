@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
@@ -20,6 +21,29 @@ from localsgd.wire import ProcessGroup
 from localsgd.wire.presence import named
 
 Start: TypeAlias = Literal["check", "broadcast"]
+
+
+def check_group(workers: int, made: bool) -> None:
+    """Refuses to train alone in a program of several ranks, which would never average.
+
+    Args:
+        workers: K, as `LocalSGD` knows it.
+        made: whether `LocalSGD` was made already, so that what it knows can't change.
+    """
+    if workers > 1:
+        return
+    if dist.is_initialized():
+        if made and dist.get_world_size() > 1:
+            raise UserError(
+                "init_process_group() was called after LocalSGD was made, which knows of no other "
+                "rank and would never average; call it before LocalSGD(...)"
+            )
+    elif (size := os.environ.get("WORLD_SIZE", "1")) not in ("", "1"):
+        raise UserError(
+            f"WORLD_SIZE={size} says that there are other ranks, but torch.distributed is not "
+            "initialised, so nothing would ever be averaged; call "
+            "torch.distributed.init_process_group() before LocalSGD(...), or unset WORLD_SIZE"
+        )
 
 
 def check_configuration(

@@ -16,14 +16,14 @@ from localsgd.train.engine.run_folder import Folder
 Row = dict[str, Any]
 
 
-def folders_of(paths: Iterable[Path | str]) -> list[Folder]:
+def folders_of(paths: Iterable[Path | str] | Path | str) -> list[Folder]:
     """The runs in `paths`: folders of runs, or folders of a sweep or a comparison.
 
     Raises:
         UserError: a path has no run.
     """
     found: dict[Path, Folder] = {}
-    for path in map(Path, paths):
+    for path in map(Path, [paths] if isinstance(paths, Path | str) else paths):
         inside = sorted(each.parent for each in path.glob("*/run.json"))
         runs = [path] if (path / "run.json").is_file() or not inside else inside
         found |= {each.resolve(): Folder.open(each) for each in runs}
@@ -32,7 +32,7 @@ def folders_of(paths: Iterable[Path | str]) -> list[Folder]:
     return list(found.values())
 
 
-def rows(paths: Iterable[Path | str]) -> list[Row]:
+def rows(paths: Iterable[Path | str] | Path | str) -> list[Row]:
     """A row for each run and evaluation, oldest first; all rows have the same columns.
 
     `run` is the folder's name, and `ended` says whether the run ended with this evaluation, which

@@ -43,7 +43,9 @@ class Observations:
         A GPU is not waited for.
         """
         column = self.names.index(name)
-        self._sums[row, column] += number.detach() if isinstance(number, Tensor) else number
+        self._sums[row, column] += (
+            number.detach().reshape(()) if isinstance(number, Tensor) else number
+        )
         self._counts[row][column] += 1
 
     def restart(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -84,6 +84,8 @@ def _goes_on_from_a_saved_memory(schedule: Schedule) -> None:
 
 
 def _looks_at_nothing_that_it_does_not_name(schedule: Schedule) -> None:
+    for sight in _known(schedule):
+        schedule(at(0, replace(sight, reported=_Named(schedule, sight.reported))))
     named = seen_by(schedule)
     allowed = {field for sight in named for field in FIELDS.get(sight, ())}
     usual = lengths(schedule, set())
@@ -118,6 +120,29 @@ def _known(schedule: Schedule) -> list[Progress]:
     """`SIGHTS`, without numbers that are reported and with those of the schedule."""
     numbers = dict.fromkeys(_names(schedule), 2.0)
     return SIGHTS + ([replace(sight, reported=numbers) for sight in SIGHTS] if numbers else [])
+
+
+class _Named(Mapping[str, float]):
+    """Reported numbers, of which none but those that a schedule names may be looked at."""
+
+    def __init__(self, schedule: Schedule, numbers: Mapping[str, float]) -> None:
+        self._schedule = schedule
+        self._numbers = numbers
+
+    def __getitem__(self, name: str) -> float:
+        named = _names(self._schedule)
+        assert name in named, (
+            f"{self._schedule!r} looks at reported[{name!r}], and its sees = "
+            f"{seen_by(self._schedule)} doesn't name reported:{name}, so that workers would not "
+            "tell each other"
+        )
+        return self._numbers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
 
 
 def _course(other: set[str], reported: set[str]) -> Iterator[Progress]:
