@@ -10,6 +10,13 @@ import torch
 from tests.distributed import harness
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes are named by their argument: packed ones hold a time, and would have another name in each
+    of several processes that share the tests.
+    """
+    return argname if isinstance(val, bytes) else None
+
+
 @pytest.fixture(autouse=True)
 def same_start() -> None:
     torch.set_num_threads(1)
