@@ -23,4 +23,6 @@ def test_every_file_that_the_page_names_is_there() -> None:
     named = set(re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?)`", PAGE))
     missing = [name for name in named if not any((at / name).exists() for at in (ROOT, sources))]
     assert len(named) > 20
+    at_the_top = {path.name for path in sources.glob("*.py")}
+    assert set(re.findall(r"`([a-z_]+\.py)`", PAGE)) <= at_the_top  # others with their folder
     assert not missing

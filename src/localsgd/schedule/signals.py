@@ -10,7 +10,7 @@ own learning rate, and two flags are sent: with the gradients, where those are a
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import torch
@@ -89,6 +89,11 @@ class Signal:
     loss: float = 0.0
     losses: float = 0.0
     reported: tuple[float, ...] = ()
+
+    @staticmethod
+    def width(reported: Sequence[str]) -> int:
+        """Numbers in a row, given the names that are reported."""
+        return len(fields(Signal)) - 1 + 2 * len(reported)
 
     @staticmethod
     def of(numbers: Sequence[float]) -> Signal:

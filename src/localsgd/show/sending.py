@@ -6,7 +6,7 @@ Shapes: g groups · m members hosted here · M members · c scalars or bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from localsgd.averaging.inner_state import averaged_rules, rules_of
 from localsgd.averaging.placement import HostedLevel, Placement
 from localsgd.averaging.topology import Topology
 from localsgd.rows.layout import Layout
-from localsgd.schedule.progress import seen_by
+from localsgd.schedule.progress import reported_names, seen_by
 from localsgd.schedule.signals import Signal
 from localsgd.show.forecast import Counts, counts
 from localsgd.train.config.choices import OPTIMIZERS, mean_of, mixing_of, reducer_of
@@ -110,4 +110,6 @@ def _bytes(layout: Layout) -> int:
 def _signal_bytes(plan: Plan) -> int:
     """The bytes of signals at a sync of all, if a schedule needs more than the step."""
     sees = {what for schedule in plan.schedules for what in seen_by(schedule)} - {"learning_rate"}
-    return 8 * len(astuple(Signal())) if sees and plan.topology.workers > 1 else 0
+    if not sees or plan.topology.workers == 1:
+        return 0
+    return 8 * Signal.width(reported_names(plan.schedules))

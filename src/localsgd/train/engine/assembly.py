@@ -46,6 +46,11 @@ from localsgd.train.engine.pace import Pace, slowed, weights_of
 from localsgd.wire import Ledger
 from localsgd.wire.metered import Metered, Waiting
 
+GRADIENT_NORM = "gradient_norm"
+"""The number that the trainer reports, of each worker's own gradient at each step, if a schedule
+looks at it: the norm as the backward pass has left it, before it is clipped or averaged.
+"""
+
 
 def pick_device(name: str, local_rank: int = 0) -> torch.device:
     """`auto`, `cpu` or `cuda` to a device; of several GPUs the one of this process."""
@@ -197,13 +202,11 @@ def assemble(
     model = model_of(run, task, device, weights=weights, own=own)
     order = _order(run, plan, task)
     pace = _pace(run, order)
-    observations = Observations(placement.hosted, device)
+    names = reported_names(plan.schedules)
+    observations = Observations(placement.hosted, device, names)
     listens = any("loss" in seen_by(schedule) for schedule in plan.schedules)
-    if names := reported_names(plan.schedules):
-        raise UserError(
-            f"the schedule looks at {', '.join(names)}, which only a loop of your own can report "
-            'to LocalSGD; the trainer tells it the loss: give sees = ("loss",)'
-        )
+    measures = GRADIENT_NORM in names
+    _check_reported(names)
     inner = Inner(
         OPTIMIZERS[run.optimizer or "sgd"](run),
         weight_decay=run.weight_decay or 0.0,
@@ -222,6 +225,7 @@ def assemble(
         _active(pace, position),
         observations.add if listens else _unheard,
         losses_of(run, task, order, placement.workers, model) if run.batched else None,
+        partial(observations.add, name=GRADIENT_NORM) if measures else None,
     )
     count = plan.topology.levels
     ledger = Ledger.of(count)
@@ -244,7 +248,7 @@ def assemble(
         placement,
         workers,
         levels,
-        _overlapping(gradients, run, plan, placement, workers),
+        _overlapping(gradients, run, plan, placement, workers, measures),
         order,
         ledger,
         position,
@@ -252,6 +256,16 @@ def assemble(
         InnerStates(workers.optimizers, rules, world, mean_of(run)),
         observations,
     )
+
+
+def _check_reported(names: Sequence[str]) -> None:
+    """Refuses schedules that look at what the trainer does not report."""
+    if others := [name for name in names if name != GRADIENT_NORM]:
+        raise UserError(
+            f"the schedule looks at {', '.join(others)}, which only a loop of your own can report "
+            'to LocalSGD; the trainer tells it the loss (sees = ("loss",)) and the norm of the '
+            f'gradient (sees = ("reported:{GRADIENT_NORM}",))'
+        )
 
 
 def _unheard(row: int, loss: Tensor) -> None:
@@ -264,13 +278,14 @@ def _overlapping(
     plan: Plan,
     placement: Placement,
     workers: Workers,
+    measures: bool,
 ) -> list[AnyLevel | Overlapped]:
     """Levels over gradients, the innermost in slices where it crosses processes and nothing changes
     gradients after the backward pass.
     """
     innermost = placement.hosted_levels[0]
     crosses = innermost.hosted < innermost.collective.members
-    changed = workers.transforms or run.batched or plan.method.grows_batch
+    changed = workers.transforms or run.batched or plan.method.grows_batch or measures
     if not levels or not crosses or changed or not isinstance(levels[0], Level):
         return [*levels]
     multiple = row_multiple(plan.topology.workers)

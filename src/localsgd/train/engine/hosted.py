@@ -63,6 +63,8 @@ class Workers:
         transforms: change each worker's gradient before it is averaged or used in a step.
         active: whether a worker takes the current step; all do if not given.
         heard: called with every loss, and the row of its worker.
+        norms: called with the norm of every gradient as the backward pass has made it, and the row
+            of its worker; none is computed if not given.
         losses: of all workers at once, used instead of `loss` if all are active (see `batched.py`).
 
     `taken` counts the steps of each hosted worker; it equals `step` if all are always active.
@@ -81,6 +83,7 @@ class Workers:
         active: Callable[[int], bool] = lambda worker: True,
         heard: Callable[[int, Tensor], None] = lambda row, loss: None,
         losses: LossesOf | None = None,
+        norms: Callable[[int, Tensor], None] | None = None,
     ) -> None:
         self.ids = tuple(ids)
         self.step = 0
@@ -90,6 +93,7 @@ class Workers:
         self.transforms = tuple(transforms)
         self._active = active
         self._heard = heard
+        self._norms = norms
         self._stepping = [True] * len(self.ids)
         self._loss = loss
         self._inner = inner
@@ -169,6 +173,8 @@ class Workers:
         self.loss_sums[row] += loss
         self.loss_counts[row] += 1
         self._heard(row, loss)
+        if self._norms is not None:
+            self._norms(row, torch.linalg.vector_norm(self.grads[row]))
 
     def transform_gradients(self) -> None:
         """Transforms every active worker's gradient before it is averaged or used in a step."""
