@@ -11,8 +11,8 @@ from tests.distributed import harness
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Bytes are named by their argument: packed ones hold a time, and would have another name in each
-    of several processes that share the tests.
+    """Bytes are named by their argument: packed ones hold a time, and processes that share tests
+    must agree on their names.
     """
     return argname if isinstance(val, bytes) else None
 

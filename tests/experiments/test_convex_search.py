@@ -15,7 +15,7 @@ from experiments.convex.plain import averaged_models, weighted_average
 from experiments.convex.race import Reached, Run, race
 from experiments.convex.search import Runner, first_window, search
 from experiments.convex.setup import Setup, local, quadratic
-from experiments.convex.simulation import Data, Simulation
+from experiments.convex.simulation import Simulation
 from experiments.convex.stepsizes import FAMILIES, Family, StepSize
 from experiments.convex.store import Store
 from experiments.convex.study import Bench, config, critical_path, find
@@ -29,7 +29,7 @@ EPSILONS = (0.06, 0.04)
 def bench(problem: Logistic) -> Bench:
     minimum = minimise(problem)
     targets = {str(epsilon): minimum.value + epsilon for epsilon in EPSILONS}
-    return Bench("small", Data.of(problem), Objective(problem), minimum, targets)
+    return Bench("small", problem, Objective(problem), minimum, targets)
 
 
 def obvious(
@@ -53,7 +53,7 @@ def test_race_equals_running_each_to_its_end(problem: Logistic, bench: Bench) ->
     sizes = [StepSize(family, i) for family in ("constant", "decaying") for i in range(-7, 0)]
     targets = [bench.minimum.value + epsilon for epsilon in np.linspace(0.2, 0.05, 16)]
     caps = {family: [math.inf] * 16 for family in FAMILIES}
-    runs = race(Simulation(bench.data, SETUP, sizes), bench.objective, targets, caps)
+    runs = race(Simulation(bench.problem, SETUP, sizes), bench.objective, targets, caps)
     assert {run.size for run in runs} == set(sizes)
     assert all(any(run.reached[target] for run in runs) for target in range(16))
     for run in runs:
@@ -70,12 +70,12 @@ def test_race_equals_running_each_to_its_end(problem: Logistic, bench: Bench) ->
 def test_race_ends_under_its_caps(bench: Bench) -> None:
     sizes = [StepSize("constant", -5), StepSize("constant", -4)]
     targets = list(bench.targets.values())
-    free = race(Simulation(bench.data, SETUP, sizes), bench.objective, targets, NO_CAPS)
+    free = race(Simulation(bench.problem, SETUP, sizes), bench.objective, targets, NO_CAPS)
     best = [min(there.clock for r in free if (there := r.reached[i])) for i in range(2)]
-    at = race(Simulation(bench.data, SETUP, sizes), bench.objective, targets, {"constant": best})
+    at = race(Simulation(bench.problem, SETUP, sizes), bench.objective, targets, {"constant": best})
     assert at == free
     below: dict[Family, list[float]] = {"constant": [best[0], best[1] - 1]}
-    cut = race(Simulation(bench.data, SETUP, sizes), bench.objective, targets, below)
+    cut = race(Simulation(bench.problem, SETUP, sizes), bench.objective, targets, below)
     assert [run.reached[0] for run in cut] == [run.reached[0] for run in free]
     assert [(run.reached[1], run.until[1]) for run in cut] == [(None, best[1] - 1)] * 2
 
