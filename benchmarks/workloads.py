@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from localsgd.averaging.placement import placement_of, row_multiple
+from localsgd.averaging.placement import Placement, placement_of, row_multiple
 from localsgd.averaging.topology import Topology
 from localsgd.rows.layout import Layout
 from localsgd.train.config.complete import complete_run
@@ -78,11 +78,20 @@ def _batches(samples: int, batch: int) -> Iterator[Tensor]:
         yield from order[: samples - samples % batch].split(batch)
 
 
-def assembled(task: ImageTask, model: str, batch: int, **settings: Any) -> Assembly:
-    """The trainer on `task`, one process."""
-    run = Run(task="cifar10", model=model, batch=batch, lr=0.05, lr_scaling="none", **settings)
+def assembled(
+    task: ImageTask,
+    model: str,
+    batch: int,
+    *,
+    placed: Callable[[Placement], Placement] = lambda placement: placement,
+    lr: float = 0.05,
+    **settings: Any,
+) -> Assembly:
+    """The trainer on `task`, placed on this process, or on what `placed` makes of that."""
+    run = Run(task="cifar10", model=model, batch=batch, lr=lr, lr_scaling="none", **settings)
     run = complete_run(run, task.card)
-    return assemble(run, task, placement_of(Topology.parse(run.topology or 1)), torch.device("cpu"))
+    placement = placed(placement_of(Topology.parse(run.topology or 1)))
+    return assemble(run, task, placement, torch.device("cpu"))
 
 
 def advance(assembly: Assembly, steps: int) -> None:
