@@ -51,7 +51,7 @@ class Kind:
 
 
 def two_phase_sign() -> Reducer:
-    """By name, as it is sent to other processes."""
+    """A function with a name, as it is sent to other processes."""
     return CompressedMean(Sign(), way="two-phase")
 
 
@@ -91,7 +91,7 @@ def summing_to_one(groups: int, members: int) -> Tensor:
 
 
 def reduced(kind: Kind, x: Tensor, weights: Tensor | None = None) -> Tensor:
-    """In one process."""
+    """The mean in one process."""
     pending = kind.make().reduce(x.clone(), weights, InProcess(x.shape[1]))
     return pending.wait().clone()
 

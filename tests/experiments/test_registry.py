@@ -119,8 +119,7 @@ def test_the_list_has_every_label(capsys: pytest.CaptureFixture[str], tmp_path: 
     for label, found in entries().items():
         line = next(line for line in said.splitlines() if label + " " in line)
         assert found.name in line
-        assert ("not yet" in line) == (label not in studies())
-        if label in studies() and studies()[label].jobs(SCALES["small"]):
+        if studies()[label].jobs(SCALES["small"]):
             assert re.search(r"0/\d+, .* 0/\d+, .* 0/\d+, ", line)
     assert main(["reproduce", "--list"]) == 0
     assert "paper's tables and figures" in capsys.readouterr().out
