@@ -150,13 +150,6 @@ def test_weighs(kind: Kind, g: int, m: int, n: int) -> None:
     torch.testing.assert_close(reduced(kind, x, weights), expected, rtol=1e-14, atol=1e-14)
 
 
-@exact_ones
-def test_equal_weights_are_no_weights(kind: Kind) -> None:
-    x = drawn(2, 4, 7)
-    equal = torch.full((2, 4), 0.25, dtype=torch.float64)
-    torch.testing.assert_close(reduced(kind, x, equal), reduced(kind, x), rtol=1e-14, atol=1e-14)
-
-
 @every_reducer
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_conforms(kind: Kind, check: Callable[[Reducer], None]) -> None:
