@@ -114,12 +114,7 @@ def trainer(way: Way, batch: int) -> Callable[[], None]:
 
 def _serve(way: Way, batch: int, rank: int, store: str, told: Connection) -> None:
     torch.set_num_threads(way.threads)
-    if way.processes > 1:
-        if Path("/sys/class/net/lo").exists():
-            os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-        dist.init_process_group(
-            "gloo", init_method=f"file://{store}", rank=rank, world_size=way.processes
-        )
+    crew.join(rank, way.processes, store)
     act = bare(way, batch, WORKERS) if way.workers == 1 else trainer(way, batch)
     act()
     told.send("ready")
@@ -140,7 +135,7 @@ class Stand:
         self._lines: list[Connection] = []
         self._processes = []
         threads = {"OMP_NUM_THREADS": str(way.threads)}
-        with crew._variables({**crew.KEEPING, **threads}):
+        with crew.variables({**crew.KEEPING, **threads}):
             for rank in range(way.processes):
                 here, there = context.Pipe()
                 process = context.Process(

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from benchmarks import crew
 from benchmarks.report import Finding, publish, timed
-from benchmarks.sync import slowest
+from benchmarks.sync import turns
 from benchmarks.timing import Action, Times, take_turns, turn_seconds
 from benchmarks.workloads import Shapes, layout_of, normal_rows, scalars, wide_resnet
 from localsgd.averaging.build import build_levels
@@ -49,10 +49,8 @@ def contestants(shapes: Shapes, others: bool) -> dict[str, Action]:
     layout = Layout.of(
         (str(i), torch.empty(shape, device="meta")) for i, shape in enumerate(shapes)
     )
-    update, copy = layout.rows(2, "cpu")
-    draw = torch.Generator().manual_seed(0)
-    for view in layout.views(update).values():
-        view.normal_(generator=draw)
+    update = normal_rows(layout, 0)[0]
+    copy = torch.empty_like(update)
     actions: dict[str, Action] = {"copy": lambda: copy.copy_(update)}
     compressors: dict[str, Compressor] = {"sign": Sign()}
     if others:
@@ -106,10 +104,7 @@ def syncs(shapes: Shapes, seconds: float) -> dict[str, Times]:
     for name, reducer in reducers(layout).items():
         levels = build_levels(placement, start.clone(), reducers=[reducer])
         actions[name] = partial(average_and_share, levels)
-    turns = torch.tensor([seconds / turn_seconds(actions)])
-    dist.all_reduce(turns, op=dist.ReduceOp.MIN)
-    times = take_turns(actions, max(4, int(turns)), before=dist.barrier)
-    return {name: Times(slowest(own.wall), slowest(own.cpu)) for name, own in times.items()}
+    return turns(actions, seconds, least=4)
 
 
 def measure(seconds: float = SECONDS) -> list[Finding]:

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import tyro
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_array
 from scipy.special import expit
 
 from benchmarks.report import Finding, publish
@@ -44,7 +44,7 @@ SAMPLE = ((16, 16, 16), (16, 64, 1), (16, 256, 1), (4, 16, 16))
 class Obvious:
     """f and its runs, written in the obvious way."""
 
-    rows: csr_matrix
+    rows: csr_array
     regularisation: float
 
     def value(self, w: np.ndarray) -> float:
@@ -146,9 +146,7 @@ def main(seed: int = 0, data_dir: Path | None = None) -> None:
     torch.set_num_threads(1)
     bench = Bench.load("w8a", data_dir)
     problem = Logistic.load("w8a", data_dir)
-    rows = problem.signed
-    matrix = csr_matrix((rows.values, rows.columns, rows.starts), shape=(len(rows), rows.width))
-    obvious = Obvious(matrix, problem.regularisation)
+    obvious = Obvious(problem.signed, problem.regularisation)
     duels, findings = [], []
     for workers, batch, local_steps in SAMPLE:
         duels.append(duel(bench, obvious, local(workers, batch, local_steps, seed)))

@@ -53,7 +53,7 @@ def run(
             )
             for rank in range(processes)
         ]
-        with _variables(environment):
+        with variables(environment):
             for process in started:
                 process.start()
         there.close()
@@ -69,7 +69,7 @@ def run(
 
 
 @contextmanager
-def _variables(environment: Mapping[str, str]) -> Generator[None]:
+def variables(environment: Mapping[str, str]) -> Generator[None]:
     before = dict(os.environ)
     os.environ.update(environment)
     try:
@@ -77,6 +77,20 @@ def _variables(environment: Mapping[str, str]) -> Generator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+def join(rank: int, processes: int, store: str) -> None:
+    """Joins the other processes over loopback, by a file; a single one stays alone."""
+    if processes > 1:
+        if Path("/sys/class/net/lo").exists():
+            os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{store}",
+            rank=rank,
+            world_size=processes,
+            timeout=timedelta(seconds=SECONDS),
+        )
 
 
 def _serve(
@@ -88,16 +102,7 @@ def _serve(
     arguments: tuple[Any, ...],
 ) -> None:
     torch.set_num_threads(1)
-    if processes > 1:
-        if Path("/sys/class/net/lo").exists():
-            os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-        dist.init_process_group(
-            "gloo",
-            init_method=f"file://{store}",
-            rank=rank,
-            world_size=processes,
-            timeout=timedelta(seconds=SECONDS),
-        )
+    join(rank, processes, store)
     found = function(*arguments)
     if answer is not None:
         answer.send(found)

@@ -117,7 +117,7 @@ def sync_of(optimizer: LocalSGD) -> Action:
 
 
 def timed_here(shapes: Shapes, seconds: float) -> list[dict[str, Times]]:
-    """In one process of several: the times of the slowest in each turn.
+    """Times in each turn of the slowest process; called in all of them.
 
     Once for ours, once for the others, which would leave ours few turns.
     """

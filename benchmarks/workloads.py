@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from localsgd.averaging.placement import placement_of, row_multiple
+from localsgd.averaging.placement import Placement, placement_of, row_multiple
 from localsgd.averaging.topology import Topology
 from localsgd.rows.layout import Layout
 from localsgd.train.config.complete import complete_run
@@ -78,15 +78,24 @@ def _batches(samples: int, batch: int) -> Iterator[Tensor]:
         yield from order[: samples - samples % batch].split(batch)
 
 
-def assembled(task: ImageTask, model: str, batch: int, **settings: Any) -> Assembly:
-    """The trainer on `task`, one process."""
-    run = Run(task="cifar10", model=model, batch=batch, lr=0.05, lr_scaling="none", **settings)
+def assembled(
+    task: ImageTask,
+    model: str,
+    batch: int,
+    *,
+    placed: Callable[[Placement], Placement] = lambda placement: placement,
+    lr: float = 0.05,
+    **settings: Any,
+) -> Assembly:
+    """The trainer on `task`, placed on this process, or on what `placed` makes of that."""
+    run = Run(task="cifar10", model=model, batch=batch, lr=lr, lr_scaling="none", **settings)
     run = complete_run(run, task.card)
-    return assemble(run, task, placement_of(Topology.parse(run.topology or 1)), torch.device("cpu"))
+    placement = placed(placement_of(Topology.parse(run.topology or 1)))
+    return assemble(run, task, placement, torch.device("cpu"))
 
 
 def advance(assembly: Assembly, steps: int) -> None:
-    """So many further steps by the trainer's own loop, ending with a sync of all levels."""
+    """Takes further steps by the trainer's own loop, and ends with a sync of all levels."""
     assembly.advance(steps=assembly.workers.step + steps)
 
 
@@ -94,21 +103,10 @@ def shapes_of(model: nn.Module) -> Shapes:
     return [tuple(parameter.shape) for parameter in model.parameters()]
 
 
-def wide_resnet(depth: int = 28, widen: int = 10, classes: int = 10) -> Shapes:
-    """The tensors of a wide residual network for CIFAR (Zagoruyko and Komodakis, 2016).
-
-    36,479,194 scalars in 80 tensors for WRN-28-10.
-    """
-    shapes: Shapes = [(16, 3, 3, 3)]
-    inside = 16
-    for width in (16 * widen, 32 * widen, 64 * widen):
-        for _ in range((depth - 4) // 6):
-            shapes += [(inside,), (inside,), (width, inside, 3, 3)]
-            shapes += [(width,), (width,), (width, width, 3, 3)]
-            if inside != width:
-                shapes.append((width, inside, 1, 1))
-            inside = width
-    return [*shapes, (inside,), (inside,), (classes, inside), (classes,)]
+def wide_resnet() -> Shapes:
+    """The tensors of WRN-28-10 for CIFAR-10: 36,479,194 scalars in 80 tensors."""
+    with torch.device("meta"):
+        return shapes_of(models.build("wrn28-10", random_cifar(16), seed=0))
 
 
 def scalars(shapes: Shapes) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from experiments.registry import PASSES, forward_operations
+from experiments.registry import PASSES, size_of
 from experiments.store import Store
 from experiments.study import Job
 from experiments.training import TrainJob
@@ -78,7 +78,7 @@ def _of_sample(job: TrainJob, known: Known) -> float:
     measured = known.get((task, model)) or MEASURED.get(model)
     if measured is not None:
         return measured
-    return PASSES * forward_operations(model, task, job.words) / CORE + OVERHEAD
+    return PASSES * size_of(model, task, job.words).multiplications / CORE + OVERHEAD
 
 
 def _kind(job: TrainJob) -> tuple[str, str]:

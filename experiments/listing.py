@@ -43,14 +43,14 @@ def overview(folder: Path = RESULTS) -> Table:
         table.add_column(heading, no_wrap=True)
     stores = [Store(scale, folder) for scale in SCALES.values()]
     for found in entries().values():
-        study = studies().get(found.label)
+        study = studies()[found.label]
         cells = [_progress(study, store, cores) for store in stores]
-        table.add_row(found.name, found.label, NEEDS[found.needs], *cells, state(found, stores))
+        table.add_row(found.name, found.label, NEEDS[found.needs], *cells, state(study, stores))
     return table
 
 
-def _progress(study: Study | None, store: Store, cores: int) -> str:
-    if study is None or store.scale.name not in study.scales:
+def _progress(study: Study, store: Store, cores: int) -> str:
+    if store.scale.name not in study.scales:
         return "–"
     jobs = distinct((study.whole or study.jobs)(store.scale))
     if not jobs:
@@ -60,11 +60,8 @@ def _progress(study: Study | None, store: Store, cores: int) -> str:
     return f"{done}/{len(jobs)}, {'?' if seconds is None else duration(seconds / cores)}"
 
 
-def state(found: Entry, stores: list[Store]) -> str:
-    """The largest scale at which all is done, else whether something here reproduces it."""
-    study = studies().get(found.label)
-    if study is None:
-        return "not yet"
+def state(study: Study, stores: list[Store]) -> str:
+    """The largest scale at which all is done."""
     for store in reversed(stores):
         if store.scale.name not in study.scales:
             continue

@@ -9,16 +9,16 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from experiments.registry import network
 from experiments.study import Record, Workplace
 from experiments.training import figure
 from localsgd.errors import UserError
-from localsgd.train.data import models, tasks
+from localsgd.train.data import tasks
 
 LONGEST = 300.0
 """Seconds that processes may take."""
@@ -50,8 +50,7 @@ class StepTime:
 
     def carry_out(self, place: Workplace) -> Record:
         card = tasks.card(self.task)
-        kind: Any = SimpleNamespace(card=card, input_shape=card.input_shape, classes=card.classes)
-        model = models.build(self.model, kind, 0).to(device())
+        model = network(self.model, self.task).to(device())
         generator = torch.Generator().manual_seed(0)
         x = torch.randn(self.batch, *card.input_shape, generator=generator).to(device())
         y = torch.randint(card.classes, (self.batch,), generator=generator).to(device())

@@ -74,10 +74,8 @@ def boxes(
     groups: Mapping[str, Mapping[int, Arm]],
     *,
     x_label: str,
-    field: str = "test_accuracy",
-    y_label: str = AXES[TEST],
 ) -> Picture:
-    """A box for each arm, a group beside the other, at a place (H, K, ...) of its own."""
+    """A box of test accuracies for each arm, a group beside the other, by H, K or the like."""
 
     def draw() -> Figure:
         figure, (axes,) = panels()
@@ -86,12 +84,12 @@ def boxes(
         for index, (label, group) in enumerate(groups.items()):
             shift = (index - (len(groups) - 1) / 2) * width
             for place, one in group.items():
-                kept = list(values(records, one, field).values())
+                kept = list(values(records, one, "test_accuracy").values())
                 if kept:
                     _box(axes, kept, places.index(place) + shift, width, COLOURS[index])
             axes.plot([], [], color=COLOURS[index], label=label)
         axes.set_xticks(range(len(places)), map(str, places))
-        axes.set(xlabel=x_label, ylabel=y_label)
+        axes.set(xlabel=x_label, ylabel=AXES[TEST])
         legend(axes)
         return figure
 

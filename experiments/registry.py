@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 import torch
+from torch import nn
 
 from localsgd.errors import unknown_name
 from localsgd.train.data import models, tasks
@@ -101,19 +102,42 @@ def _names() -> Iterator[str]:
 
 def _operations(training: Training) -> float:
     card = tasks.card(training.task)
-    forward = forward_operations(training.model, training.task)
+    forward = size_of(training.model, training.task).multiplications
     return PASSES * forward * card.train_size * training.epochs * training.runs
 
 
-@cache
-def forward_operations(model: str, task: str, words: int | None = None) -> int:
-    """Multiply-accumulates of a sample, counted where nothing is computed; of a text with so many
-    `words`, where given.
+class Size(NamedTuple):
+    """A network in numbers: how much it sends, and how much it computes.
+
+    Where the ratio of the two is small, communication weighs more, and local SGD saves more (You,
+    Gitman, Ginsburg, Scaling SGD batch size to 32K for ImageNet training, 2017).
     """
+
+    parameters: int
+    multiplications: int
+    """Multiply-adds of the forward pass of one sample."""
+
+    @property
+    def ratio(self) -> float:
+        """Multiply-adds for each parameter."""
+        return self.multiplications / self.parameters
+
+
+def network(model: str, task: str, words: int | None = None) -> nn.Module:
+    """A network for a task whose data need not be there, or for a text of so many `words`."""
     card = tasks.card(task)
     card = replace(card, classes=words or card.classes)
     kind: Any = SimpleNamespace(card=card, input_shape=card.input_shape, classes=card.classes)
+    return models.build(model, kind, 0)
+
+
+@cache
+def size_of(model: str, task: str, words: int | None = None) -> Size:
+    """The size of a network, counted where nothing is computed."""
+    card = tasks.card(task)
     dtype = torch.int64 if card.sequential else torch.float32
     with torch.device("meta"):
-        net = models.build(model, kind, 0)
-        return models.count_operations(net, torch.empty(1, *card.input_shape, dtype=dtype))
+        net = network(model, task, words)
+        sample = torch.empty(1, *card.input_shape, dtype=dtype)
+    parameters = sum(parameter.numel() for parameter in net.parameters())
+    return Size(parameters, models.count_operations(net, sample))

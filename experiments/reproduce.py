@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from experiments import engine, listing, showing
-from experiments.registry import Entry, entries, entry
+from experiments.registry import entries, entry
 from experiments.report.content import judged_pages
 from experiments.scales import scale_of
 from experiments.store import RESULTS, Store
@@ -81,15 +81,7 @@ def reproduce(request: Request, console: Console | None = None) -> int:
         for one in wanted:
             console.print(listing.details(one))
         return 0
-    return _carry_out(request, _with_studies(wanted, console), console)
-
-
-def _with_studies(wanted: Sequence[Entry], console: Console) -> list[Study]:
-    known = studies()
-    for one in wanted:
-        if one.label not in known:
-            console.print(f"{one.name}: nothing here reproduces it yet", style="yellow")
-    return [known[one.label] for one in wanted if one.label in known]
+    return _carry_out(request, [studies()[one.label] for one in wanted], console)
 
 
 def _carry_out(request: Request, wanted: Sequence[Study], console: Console) -> int:

@@ -99,8 +99,6 @@ class Hosted:
         model: by name.
         workers, batch: K and B.
         variant: how.
-        momentum: of Nesterov's method.
-        weight_decay: on all but batch norm.
     """
 
     def __init__(
@@ -111,8 +109,6 @@ class Hosted:
         batch: int,
         variant: Variant,
         *,
-        momentum: float = 0.9,
-        weight_decay: float = 1e-4,
         seed: int = 0,
     ) -> None:
         device = task.train.pixels.device
@@ -122,8 +118,8 @@ class Hosted:
         self.feed = Feed(task, workers, batch, channels_last=variant.channels_last, seed=seed)
         self._lanes = Lanes(variant.streams)
         self._forward = _forward(device, variant)
-        sgd = partial(torch.optim.SGD, lr=1.0, momentum=momentum, nesterov=True, fused=True)
-        inner = Inner(sgd, weight_decay, models.batch_norm(first))
+        sgd = partial(torch.optim.SGD, lr=1.0, momentum=0.9, nesterov=True, fused=True)
+        inner = Inner(sgd, 1e-4, models.batch_norm(first))  # weight decay on all but batch norm
         self._placement = placement_of(Topology.parse(workers))
         self.workers = Workers(first, self._loss, inner, range(workers), row_multiple(workers))
         self._backward: Callable[[], None] = self._eagerly

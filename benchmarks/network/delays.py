@@ -18,16 +18,13 @@ from functools import partial
 
 import torch
 
-from benchmarks import crew
-from benchmarks.network.turns import turns_of
+from benchmarks import crew, workloads
+from benchmarks.network.command import ended, turns_of
 from benchmarks.report import Finding, publish
 from benchmarks.timing import Spread, take_turns
 from benchmarks.workloads import random_cifar
-from localsgd.averaging.placement import placement_of, with_latency
-from localsgd.averaging.topology import Topology
-from localsgd.train.config.complete import complete_run
-from localsgd.train.config.run import Run
-from localsgd.train.engine.assembly import Assembly, assemble
+from localsgd.averaging.placement import with_latency
+from localsgd.train.engine.assembly import Assembly
 from localsgd.wire.latency import WALL, Clock, SimulatedClock
 
 MODEL, BATCH, MOST_BATCH = "small-cnn", 32, 256
@@ -52,23 +49,17 @@ def assembled(
     batch: int = BATCH,
 ) -> Assembly:
     """The trainer, hierarchical, whose global syncs come so many seconds late."""
-    task = random_cifar(1024)
-    run = complete_run(
-        Run(
-            task="cifar10",
-            model=MODEL,
-            batch=batch,
-            lr=0.01,
-            lr_scaling="none",
-            method="hierarchical",
-            topology=TOPOLOGY,
-            local_steps=(LOCAL_STEPS, block_steps),
-            delay=method_delay,
-        ),
-        task.card,
+    return workloads.assembled(
+        random_cifar(1024),
+        MODEL,
+        batch,
+        placed=lambda placement: with_latency(placement, [0.0, seconds], clock),
+        lr=0.01,
+        method="hierarchical",
+        topology=TOPOLOGY,
+        local_steps=(LOCAL_STEPS, block_steps),
+        delay=method_delay,
     )
-    placement = with_latency(placement_of(Topology.parse(TOPOLOGY)), [0.0, seconds], clock)
-    return assemble(run, task, placement, torch.device("cpu"))
 
 
 def step_seconds(assembly: Assembly, clock: Clock, period: int) -> float:
@@ -147,11 +138,11 @@ def measure(turns: int = TURNS) -> list[Finding]:
     return [*crew.run(1, short_here, turns), *crew.run(1, long_here)]
 
 
-def main(arguments: Sequence[str] = ()) -> int:
+@ended
+def main(arguments: Sequence[str] = ()) -> bool:
     turns = turns_of(arguments, "delays", TURNS)
     torch.set_num_threads(1)
-    found = measure(turns)
-    return 0 if publish("network-delays", "A delay for each global sync", found) else 1
+    return publish("network-delays", "A delay for each global sync", measure(turns))
 
 
 if __name__ == "__main__":

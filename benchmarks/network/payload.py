@@ -1,5 +1,4 @@
-"""From payload, as a ledger counts it, to bytes that a member sends: what gloo's algorithms make of
-it. (What comes in is the same.)
+"""Bytes that a member sends over gloo for a payload as a ledger counts it. (As many come in.)
 
 An all-reduce is a ring: each member passes on 2 (M - 1)/M of its row. An all-gather hands every
 member's part to all others. An exchange sends what is handed over.

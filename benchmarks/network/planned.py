@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks import crew as alone
 from benchmarks.network import rates, tuning
+from benchmarks.network.command import ended
 from benchmarks.network.contestants import BOUND, CONTESTANTS
 from benchmarks.network.crew import crew
 from benchmarks.network.laboratory import laboratory
 from benchmarks.network.race import Laps, Race
-from benchmarks.network.refusal import Refused
 from benchmarks.report import Finding, publish
 from localsgd.cost.allreduce import Link
 from localsgd.cost.planner import Plan, Stage
@@ -76,17 +76,14 @@ def measure(model: str, turns: int) -> list[Finding]:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@ended
+def main(arguments: Sequence[str] | None = None) -> bool:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.network.planned")
     parser.add_argument("--model", default="resnet20")
     parser.add_argument("--turns", type=int, default=TURNS)
     options = parser.parse_args(arguments)
-    try:
-        found = measure(options.model, options.turns)
-    except Refused as error:
-        print(f"benchmarks.network: {error}", file=sys.stderr)
-        return 2
-    return 0 if publish("network-planned", f"Planned and measured, {options.model}", found) else 1
+    found = measure(options.model, options.turns)
+    return publish("network-planned", f"Planned and measured, {options.model}", found)
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ class Race:
         self._steps[name] = steps
 
     def take_turns(self, names: Sequence[str], turns: int) -> dict[str, Laps]:
-        """In every turn each acts once, in an order drawn anew."""
+        """The laps of all: in every turn each acts once, in an order drawn anew."""
         laps = {name: Laps() for name in names}
         for turn in range(turns):
             for name in random.Random(turn).sample(list(names), len(names)):

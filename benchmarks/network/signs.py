@@ -15,13 +15,12 @@ from collections.abc import Sequence
 import torch
 
 from benchmarks import crew as alone
+from benchmarks.network.command import ended, turns_of
 from benchmarks.network.crew import Crew, crew
 from benchmarks.network.laboratory import Laboratory, laboratory
 from benchmarks.network.payload import WAYS, sent, share_of_ring
 from benchmarks.network.rates import named
-from benchmarks.network.refusal import Refused
 from benchmarks.network.sign_sync import average, prepare
-from benchmarks.network.turns import turns_of
 from benchmarks.report import Finding, publish
 from benchmarks.timing import Spread, ratios
 from benchmarks.workloads import scalars, wide_resnet
@@ -88,15 +87,11 @@ def measure(turns: int = TURNS) -> list[Finding]:
     return [*found, Finding("signs", title, cells, figures, gain.median, 1 / FASTER)]
 
 
-def main(arguments: Sequence[str] = ()) -> int:
+@ended
+def main(arguments: Sequence[str] = ()) -> bool:
     turns = turns_of(arguments, "signs", TURNS)
     torch.set_num_threads(1)
-    try:
-        found = measure(turns)
-    except Refused as error:
-        print(f"benchmarks.network: {error}", file=sys.stderr)
-        return 2
-    return 0 if publish("network-signs", "Signs on a slow link", found) else 1
+    return publish("network-signs", "Signs on a slow link", measure(turns))
 
 
 if __name__ == "__main__":

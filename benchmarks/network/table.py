@@ -20,6 +20,7 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks.network.claims import claims
+from benchmarks.network.command import ended
 from benchmarks.network.contestants import BOUND, CONTESTANTS
 from benchmarks.network.picture import draw
 from benchmarks.network.race import Laps
@@ -99,12 +100,9 @@ def measure(options: argparse.Namespace) -> bool:
     return publish(f"{name}-claims", "What has to hold", claims(results))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    try:
-        return 0 if measure(_options(arguments)) else 1
-    except Refused as error:
-        print(f"benchmarks.network: {error}", file=sys.stderr)
-        return 2
+@ended
+def main(arguments: Sequence[str] | None = None) -> bool:
+    return measure(_options(arguments))
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from experiments.convex import designs
 from experiments.convex.setup import Setup, local
 from experiments.convex.store import Store
 from experiments.convex.study import COMMUNICATION, Bench, config, critical_path, find
-from experiments.logistic import Examples, Logistic, Rows, minimise
+from experiments.logistic import Examples, Logistic, minimise
 from experiments.study import Record, Workplace
 
 EARLIER = Path(__file__).parents[1] / "results" / "convex"
@@ -59,7 +60,7 @@ class ConvexJob:
         return [setup for setup in all_seeds(self.seed + 1) if setup.seed == self.seed]
 
     def carry_out(self, place: Workplace) -> Record:
-        bench = made() if self.data == MADE else Bench.load(self.data, place.data_dir)
+        bench = _bench(self.data, place.data_dir)
         store = self._store(place.scratch / "convex")
         began, setups = time.process_time(), self.setups()
         found = {setup: find(bench, setup, store) for setup in setups}
@@ -81,15 +82,13 @@ class ConvexJob:
     def _store(self, folder: Path) -> Store:
         """The store in `folder`, which begins with a copy of the runs of earlier studies."""
         folder.mkdir(parents=True, exist_ok=True)
-        path, kept = folder / f"{self.data}-{self.figure}-{self.seed}.jsonl", self._kept()
+        path = folder / f"{self.data}-{self.figure}-{self.seed}.jsonl"
+        kept = EARLIER / f"{self.data}.jsonl"
         if kept.is_file() and not path.exists():
             partial = path.with_suffix(".part")
             shutil.copyfile(kept, partial)
             partial.replace(path)
         return Store(path)
-
-    def _kept(self) -> Path:
-        return EARLIER / f"{self.data}.jsonl"
 
 
 def _local_steps(setup: Setup) -> int:
@@ -101,12 +100,16 @@ def _time(setup: Setup, found: Any, target: int) -> float:
     return critical_path(reached.steps, reached.syncs, setup.batch, [COMMUNICATION])
 
 
-def made() -> Bench:
-    """300 sparse binary rows of 20 features, and how to search on them."""
+def made() -> Logistic:
+    """300 sparse binary rows of 20 features, a fifth positive, some equal, some empty."""
     rng = np.random.default_rng(0)
     dense = (rng.random((300, 20)) < 0.12).astype(float)
     positive = dense @ rng.normal(size=20) + rng.normal(size=300) > 1.2
-    starts = np.concatenate([[0], np.cumsum(dense.sum(axis=1))]).astype(np.int64)
-    rows = Rows(starts, np.nonzero(dense)[1], dense[dense > 0], 20)
-    problem = Logistic.of(Examples(rows, positive, (-1.0, 1.0)))
+    return Logistic.of(Examples(csr_array(dense), positive, (-1.0, 1.0)))
+
+
+def _bench(data: str, data_dir: Path | None) -> Bench:
+    if data != MADE:
+        return Bench.load(data, data_dir)
+    problem = made()
     return Bench.of(MADE, problem, minimise(problem))

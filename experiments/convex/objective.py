@@ -24,10 +24,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array
 
 from experiments.logistic import Logistic
-from experiments.logistic.rows import Floats, Integers
+from experiments.logistic.rows import Floats
 from localsgd.errors import UserError
 
 # Far above the rounding of a bound (1e-14), far below any difference that the study resolves.
@@ -44,18 +43,6 @@ def softplus(x: Floats) -> Floats:
     """log(1 + exp(x)), likewise."""
     x_ = torch.from_numpy(x)
     return torch.logaddexp(x_, torch.zeros((), dtype=x_.dtype)).numpy()
-
-
-def as_csr(problem: Logistic) -> csr_array:
-    """The signed rows, [n, d], for SciPy."""
-    rows = problem.signed
-    return _csr(rows.starts, rows.columns, rows.values, rows.width)
-
-
-def _csr(starts: Integers, columns: Integers, values: Floats, width: int) -> csr_array:
-    # 32-bit indices, which SciPy keeps: half the memory to go through.
-    parts = (values, columns.astype(np.int32), starts.astype(np.int32))
-    return csr_array(parts, shape=(len(starts) - 1, width))
 
 
 @dataclass
@@ -75,9 +62,8 @@ class Objective:
     """
 
     def __init__(self, problem: Logistic, pool: int = 256) -> None:
-        rows, counts = problem.merged
+        self._rows, counts = problem.merged
         self._shares = counts / problem.examples
-        self._rows = _csr(rows.starts, rows.columns, rows.values, rows.width)
         self._columns = self._rows.T.tocsr()
         self._regularisation = problem.regularisation
         self._slopes = np.zeros((pool, problem.features))

@@ -16,12 +16,10 @@ K: workers · d: features · R: columns · B: rows of a worker's batch · N: row
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import csr_array
 
-from experiments.convex.objective import as_csr, sigmoid
+from experiments.convex.objective import sigmoid
 from experiments.convex.products import Batch, add_transposed, multiply
 from experiments.convex.samples import Batches
 from experiments.convex.setup import Setup
@@ -31,23 +29,6 @@ from experiments.logistic.rows import Floats, Integers
 from localsgd.errors import UserError
 from localsgd.schedule.progress import Progress
 from localsgd.schedule.rounds import rounds
-
-
-@dataclass(frozen=True, eq=False)
-class Data:
-    """What the simulation needs of a problem, prepared once.
-
-    Args:
-        rows: [n, d], the signed rows.
-        regularisation: lambda.
-    """
-
-    rows: csr_array
-    regularisation: float
-
-    @staticmethod
-    def of(problem: Logistic) -> Data:
-        return Data(as_csr(problem), problem.regularisation)
 
 
 class Simulation:
@@ -63,22 +44,21 @@ class Simulation:
             counted there alone.
     """
 
-    def __init__(self, data: Data, setup: Setup, sizes: Sequence[StepSize]) -> None:
+    def __init__(self, problem: Logistic, setup: Setup, sizes: Sequence[StepSize]) -> None:
         if not setup.lockstep and len(sizes) > 1:
             raise UserError(
                 f"{setup.label} has other rounds for each step size; simulate one at a time"
             )
-        features = data.rows.shape[1]
         self.sizes = list(sizes)
-        self.models = np.zeros((features, len(sizes)))
-        self.averages = np.zeros((features, len(sizes)))
+        self.models = np.zeros((problem.features, len(sizes)))
+        self.averages = np.zeros((problem.features, len(sizes)))
         self.rounds = 0
         self.steps = 0
         self.syncs = [0] * setup.levels
         self._setup = setup
-        self._data = data
-        self._batches = Batches(data.rows, setup.workers, setup.batch, setup.seed)
-        self._gammas = Gammas(sizes, data.rows.shape[0])
+        self._problem = problem
+        self._batches = Batches(problem.signed, setup.workers, setup.batch, setup.seed)
+        self._gammas = Gammas(sizes, problem.examples)
         self._rounds = rounds(setup.schedules, self._progress)
 
     def next_round(self) -> None:
@@ -107,14 +87,14 @@ class Simulation:
         self.sizes = [self.sizes[column] for column in columns]
         self.models = np.ascontiguousarray(self.models[:, columns])
         self.averages = np.ascontiguousarray(self.averages[:, columns])
-        self._gammas = Gammas(self.sizes, self._data.rows.shape[0])
+        self._gammas = Gammas(self.sizes, self._problem.examples)
 
     def _step(self, models: Floats, batch: Batch, joined: int) -> None:
         """One local step, in place, of models [K d, R], or [d, R] of `joined` workers together."""
         gammas = self._gammas(self.steps)
         pulls = sigmoid(multiply(batch, models))
         pulls *= -gammas / (joined * self._setup.batch)
-        models *= 1 - gammas * self._data.regularisation
+        models *= 1 - gammas * self._problem.regularisation
         add_transposed(batch, pulls, models)
         self.steps += 1
 

@@ -13,7 +13,7 @@ from experiments.convex.objective import Objective, check_targets
 from experiments.convex.race import Clock, Run, in_rounds, race
 from experiments.convex.search import Found, first_window, search
 from experiments.convex.setup import Setup
-from experiments.convex.simulation import Data, Simulation
+from experiments.convex.simulation import Simulation
 from experiments.convex.stepsizes import Family, StepSize
 from experiments.convex.store import Store
 from experiments.logistic import Logistic, Minimum, known_minimum
@@ -40,7 +40,7 @@ class Bench:
     """
 
     name: str
-    data: Data
+    problem: Logistic
     objective: Objective
     minimum: Minimum
     targets: Mapping[str, float]
@@ -60,7 +60,7 @@ class Bench:
             targets["paper"] = PAPER_MINIMUM[name] + epsilon
         check_targets(list(targets.values()), minimum.value)
         descending = dict(sorted(targets.items(), key=lambda item: -item[1]))
-        return Bench(name, Data.of(problem), Objective(problem), minimum, descending, epsilon)
+        return Bench(name, problem, Objective(problem), minimum, descending, epsilon)
 
     def words(self, target: str) -> str:
         """A target in words."""
@@ -118,7 +118,7 @@ def find(
     def run(sizes: Sequence[StepSize], caps: Mapping[Family, Sequence[float]]) -> list[Run]:
         began = time.process_time()
         # What does not run in lockstep is asked for again, one at a time, under the caps of then.
-        simulation = Simulation(bench.data, setup, sizes if setup.lockstep else sizes[:1])
+        simulation = Simulation(bench.problem, setup, sizes if setup.lockstep else sizes[:1])
         clock: Clock = in_rounds if setup.lockstep else partial(_cost, setup=setup, factors=factors)
         runs = race(simulation, bench.objective, list(bench.targets.values()), caps, clock)
         store.add(key, runs, time.process_time() - began)

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from experiments import markdown
 from experiments.convex.race import Reached
 from experiments.convex.search import Best, Found
 from experiments.convex.setup import Setup
@@ -111,9 +112,7 @@ def fastest(table: Table) -> Cell:
 
 def spread(values: Floats, digits: int = 2) -> str:
     """Mean and standard deviation over seeds, as `1.23 ± 0.04`; the mean alone for one seed."""
-    if len(values) == 1:
-        return f"{values[0]:.{digits}f}"
-    return f"{np.mean(values):.{digits}f} ± {np.std(values, ddof=1):.{digits}f}"
+    return markdown.spread(values.tolist(), f".{digits}f")
 
 
 def size_of(best: Best) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from experiments.claims import OPEN, claimed, verdict
-from experiments.landscape.design import LOCAL_STEPS, MANY, NEAR
+from experiments.landscape.design import LOCAL_STEPS, MANY, NEAR, SETS
 from experiments.landscape.measures import MINI_BATCH, POST_LOCAL, SCRATCH, SMALL
 from experiments.study import State
 from localsgd.basics.paired import Test, holm
@@ -175,7 +175,7 @@ def all_claims() -> list[Claim]:
 
 
 def _eigenvalues() -> Iterator[Claim]:
-    for data in ("train", "test"):
+    for data in SETS:
         yield Claim(
             f"λ max over phase 2, {data}: H = {MANY} below mini-batch",
             "fig. understanding (a), spectrum (a, b)",
@@ -213,14 +213,14 @@ def _scale_free() -> Iterator[Claim]:
         ("sharpness", "filter_worst_rise", "worst rise in a ball by filter"),
     )
     for kind, key, name in shown:
-        for data in ("train", "test"):
+        for data in SETS:
             one_arm, other = (logarithm(arm, data, kind, key) for arm in (POST_LOCAL, MINI_BATCH))
             text = f"{name}, {data}: H = {MANY} below mini-batch"
             yield Claim(text, "", minus(one_arm, other), -1, family=OURS)
 
 
 def _curves() -> Iterator[Claim]:
-    for data in ("train", "test"):
+    for data in SETS:
         for arm, name in ((POST_LOCAL, f"H = {MANY}"), (SCRATCH, f"H = {MANY} from scratch")):
             yield Claim(
                 f"rise along ten directions, {data}: {name} below mini-batch",
@@ -232,7 +232,7 @@ def _curves() -> Iterator[Claim]:
 
 def _lines() -> Iterator[Claim]:
     for start, name in ((POST_LOCAL, "resumed"), (SCRATCH, "from scratch")):
-        for data in ("train", "test"):
+        for data in SETS:
             yield Claim(
                 f"line to mini-batch, {data}: flatter on the side of H = {MANY}, {name}",
                 "fig. understanding (b), interpolation",

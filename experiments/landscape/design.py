@@ -40,14 +40,18 @@ from localsgd.train.data.task import Card
 LOCAL_STEPS = (1, 2, 4, 16)
 MANY = 16
 """The H of the curves, of the lines between models and of the arm from scratch."""
-ARMS = (*(f"H={h}" for h in LOCAL_STEPS), "scratch H=16", "small batch")
+FORKED = tuple(f"H={h}" for h in LOCAL_STEPS)
+"""The arms that go on from the workers at the end of phase 1."""
+ARMS = (*FORKED, "scratch H=16", "small batch")
+SETS = ("train", "test")
+"""The data that is measured on."""
 DIRECTIONS = 10
 CURVE_POINTS = 9
-"""From -1 to 1 along a filter-normalised direction."""
+"""Points from -1 to 1 along a filter-normalised direction."""
 NEAR = 0.5
 """The rise of the loss is averaged over steps up to this length."""
 LINE_POINTS = 21
-"""From -0.5 to 1.5; 0 is post-local SGD, 1 mini-batch SGD."""
+"""Points from -0.5 to 1.5; 0 is post-local SGD, 1 mini-batch SGD."""
 OTHER_SEED = 1000
 """Added to the seed of the arm from scratch."""
 REPEATS = 12

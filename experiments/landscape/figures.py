@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from experiments.landscape.claims import Records, by_seed, chosen, rises
-from experiments.landscape.design import LOCAL_STEPS
+from experiments.landscape.design import FORKED, SETS
 from experiments.landscape.measures import MINI_BATCH, POST_LOCAL, SCRATCH, SHAPES, SMALL
 from localsgd.basics.units import plural
 from localsgd.landscape.figures import maps
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FORKED = tuple(f"H={h}" for h in LOCAL_STEPS)
 COLOUR = dict(zip((*FORKED, SCRATCH, SMALL), COLOURS, strict=False))
-SETS = ("train", "test")
 
 
 def draw_all(name: str, records: Records, folder: Path) -> list[Path]:

@@ -15,7 +15,7 @@ from experiments.landscape.design import (
     Setting,
 )
 from localsgd.landscape import Objective, Plan, evaluate, interpolate, plane
-from localsgd.landscape.report import spread
+from localsgd.landscape.surface import spread
 from localsgd.train.data.sampling.subset import batches_of
 from localsgd.train.data.task import Task
 from localsgd.train.engine.watching import Records

@@ -17,14 +17,13 @@ from experiments.landscape.claims import (
     one,
     rises,
 )
-from experiments.landscape.design import ARMS, DIRECTIONS, MANY, SETTINGS, Setting
+from experiments.landscape.design import ARMS, DIRECTIONS, MANY, SETS, SETTINGS, Setting
 from experiments.landscape.figures import FIGURES
 from experiments.landscape.measures import MINI_BATCH, POST_LOCAL, SCRATCH, SHAPES
 from experiments.markdown import spread, table
 from experiments.study import State
 from localsgd.basics.paired import LEAST_SEEDS, evidence
 
-SETS = ("train", "test")
 STATES: tuple[State, ...] = ("reproduced", "not reproduced", "not decidable at this scale")
 CAPTIONS = {
     "largest": "λ max by epoch of phase 2",

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from experiments.landscape import arms, measures, rounds
-from experiments.landscape.design import ARMS, LOCAL_STEPS, MANY, REPEATS, Setting
+from experiments.landscape.design import ARMS, FORKED, MANY, REPEATS, Setting
 from experiments.store import origin
 from localsgd.train.data import tasks
 from localsgd.train.data.task import Task
@@ -19,7 +19,6 @@ from localsgd.train.engine.run_folder import write_whole
 from localsgd.train.engine.watching import DriftWatcher, Records, Watcher, lambda_max, noise
 
 Say = Callable[[str], None]
-FORKED = tuple(f"H={h}" for h in LOCAL_STEPS)
 ALL = 10**9
 DIGITS = 6
 """Significant digits of what is kept."""

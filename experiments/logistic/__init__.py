@@ -12,6 +12,5 @@ from __future__ import annotations
 from experiments.logistic.libsvm import Examples, find, read
 from experiments.logistic.newton import Minimum, known_minimum, minimise
 from experiments.logistic.problem import Logistic
-from experiments.logistic.rows import Rows
 
-__all__ = ["Examples", "Logistic", "Minimum", "Rows", "find", "known_minimum", "minimise", "read"]
+__all__ = ["Examples", "Logistic", "Minimum", "find", "known_minimum", "minimise", "read"]

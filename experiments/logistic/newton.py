@@ -89,7 +89,7 @@ def known_minimum(problem: Logistic, cache: Path) -> Minimum:
 
 def _digest(problem: Logistic) -> str:
     rows = problem.signed
-    digest = hashlib.sha256(repr((rows.width, problem.regularisation)).encode())
-    for part in (rows.starts, rows.columns, rows.values):
-        digest.update(np.ascontiguousarray(part).tobytes())
+    digest = hashlib.sha256(repr((problem.features, problem.regularisation)).encode())
+    for part in (rows.indptr.astype(np.int64), rows.indices.astype(np.int64), rows.data):
+        digest.update(part.tobytes())
     return digest.hexdigest()[:16]

@@ -13,9 +13,10 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from experiments.logistic.libsvm import Examples, find, read
-from experiments.logistic.rows import Floats, Integers, Rows
+from experiments.logistic.rows import Floats, Integers, gram, merged
 from localsgd.errors import UserError
 
 
@@ -33,15 +34,16 @@ class Logistic:
         regularisation: lambda >= 0.
     """
 
-    signed: Rows
+    signed: csr_array
     regularisation: float
 
     @staticmethod
     def of(examples: Examples, regularisation: float | None = None) -> Logistic:
         """The problem on `examples`; lambda = 1/n unless said (Lin et al. 2020, appendix)."""
-        signed = examples.rows.scaled(np.where(examples.positive, -1.0, 1.0))
+        signed = examples.rows.copy()
+        signed.data *= np.repeat(np.where(examples.positive, -1.0, 1.0), np.diff(signed.indptr))
         if regularisation is None:
-            regularisation = 1 / len(signed)
+            regularisation = 1 / signed.shape[0]
         if not 0 <= regularisation < np.inf:
             raise UserError(f"regularisation {regularisation} can't be; give a number >= 0")
         return Logistic(signed, regularisation)
@@ -56,44 +58,43 @@ class Logistic:
     @property
     def examples(self) -> int:
         """n."""
-        return len(self.signed)
+        return self.signed.shape[0]
 
     @property
     def features(self) -> int:
         """d."""
-        return self.signed.width
+        return self.signed.shape[1]
 
     @cached_property
-    def merged(self) -> tuple[Rows, Floats]:
+    def merged(self) -> tuple[csr_array, Floats]:
         """Distinct signed rows [u, d] and how often each occurs [u], for weighted sums."""
-        rows, counts = self.signed.merged()
-        return rows, counts.astype(np.float64)
+        return merged(self.signed)
 
     def value(self, w: Floats) -> float:
         """f(w)."""
         rows, counts = self.merged
-        loss = np.sum(counts * np.logaddexp(0.0, rows.dot(w))) / self.examples
+        loss = np.sum(counts * np.logaddexp(0.0, rows @ w)) / self.examples
         return float(loss + self.regularisation / 2 * (w @ w))
 
     def gradient(self, w: Floats) -> Floats:
         """Its gradient, [d]."""
         rows, counts = self.merged
-        total = rows.transpose_dot(counts * sigmoid(rows.dot(w)))
+        total = rows.T @ (counts * sigmoid(rows @ w))
         return total / self.examples + self.regularisation * w
 
     def hessian(self, w: Floats) -> Floats:
         """Its Hessian, [d, d]."""
         rows, counts = self.merged
-        x = rows.dot(w)
-        total = rows.gram(counts * sigmoid(x) * sigmoid(-x))
+        x = rows @ w
+        total = gram(rows, counts * sigmoid(x) * sigmoid(-x))
         return total / self.examples + self.regularisation * np.eye(self.features)
 
     def smoothness(self) -> float:
         """L, the largest eigenvalue of A^T A / (4 n): bounds the curvature without lambda."""
         rows, counts = self.merged
-        return float(np.linalg.eigvalsh(rows.gram(counts))[-1] / (4 * self.examples))
+        return float(np.linalg.eigvalsh(gram(rows, counts))[-1] / (4 * self.examples))
 
     def batch_gradient(self, w: Floats, batch: Integers) -> Floats:
         """Mean gradient over the rows `batch` [B], which may repeat, lambda included, [d]."""
-        rows = self.signed.take(batch)
-        return rows.transpose_dot(sigmoid(rows.dot(w))) / len(batch) + self.regularisation * w
+        rows = self.signed[batch]
+        return rows.T @ sigmoid(rows @ w) / len(batch) + self.regularisation * w

@@ -167,9 +167,9 @@ def judged_pages(records: Records) -> dict[str, Page]:
 
 def section(entry: Entry, store: Store, pages: Mapping[str, Page]) -> Section:
     """An entry with what its study says of the records."""
-    study = studies().get(entry.label)
-    if study is None or entry.label not in pages:
+    if entry.label not in pages:
         return Section(entry, None)
+    study = studies()[entry.label]
     jobs = distinct([*study.jobs(store.scale), *study.later(store)])
     done = sum(store.of(job) is not None for job in jobs)
     return Section(entry, pages[entry.label], jobs, done)

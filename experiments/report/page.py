@@ -50,7 +50,7 @@ def markdown() -> MarkdownIt:
 def heading_open(
     self: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: Any
 ) -> str:
-    """With the anchor that links expect."""
+    """A heading has the anchor that links expect."""
     tokens[index].attrSet("id", slug(tokens[index + 1].content))
     return self.renderToken(tokens, index, options, env)
 
@@ -62,7 +62,7 @@ def image(
     options: OptionsDict,
     env: MutableMapping[str, Any],
 ) -> str:
-    """Embedded."""
+    """An image is embedded."""
     tokens[index].attrSet("src", env["images"][tokens[index].attrGet("src")].address)
     tokens[index].attrSet("loading", "lazy")
     return self.image(tokens, index, options, env)

@@ -167,7 +167,7 @@ class Text:
         return address
 
     def _links(self, jobs: Sequence[Job], *, folded: bool = True) -> str:
-        """To the runs behind something, a link for each configuration: how many are done."""
+        """Links to the runs behind something, one for each configuration: how many are done."""
         if not self.runs:
             return ""
         anchors = dict.fromkeys(anchor_of(job) for job in jobs)

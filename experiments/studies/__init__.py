@@ -12,7 +12,11 @@ from experiments.study import Study
 
 @cache
 def studies() -> dict[str, Study]:
-    """All studies, in the paper's order."""
+    """All studies, in the paper's order: one for each label.
+
+    Raises:
+        ValueError: a label has two, or none; or a study has no such label.
+    """
     found: dict[str, Study] = {}
     for info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{info.name}")
@@ -20,9 +24,9 @@ def studies() -> dict[str, Study]:
             if study.label in found:
                 raise ValueError(f"{study.label} has two studies, one in {info.name}")
             found[study.label] = study
-    if strange := found.keys() - entries().keys():
-        raise ValueError(f"no entry of paper.toml: {', '.join(sorted(strange))}")
-    return {label: found[label] for label in entries() if label in found}
+    if strange := found.keys() ^ entries().keys():
+        raise ValueError(f"without a study or an entry of paper.toml: {', '.join(sorted(strange))}")
+    return {label: found[label] for label in entries()}
 
 
 def _one(module: object) -> tuple[Study, ...]:

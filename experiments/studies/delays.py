@@ -8,9 +8,8 @@ import numpy as np
 
 from experiments.arms import Arm, arm, claim, found, jobs_of, rounds, seeds_done, spread
 from experiments.claims import OPEN
-from experiments.cost_model.published import LOCAL_STEPS_OF_RUN
+from experiments.clock import STEPS, fitted
 from experiments.pictures import learning_curves
-from experiments.studies.many_local_steps import fitted
 from experiments.study import (
     Cell,
     Claim,
@@ -55,12 +54,12 @@ def arms(scale: Scale) -> dict[int, Arm]:
 
 def of_step() -> float:
     """Seconds of a local step."""
-    return 60 * fitted().compute / LOCAL_STEPS_OF_RUN
+    return 60 * fitted().compute / STEPS
 
 
 def of_sync() -> float:
     """Seconds of a sync of all, not delayed: that of 16 workers by log2 K / log2 16."""
-    return 60 * fitted().syncing / LOCAL_STEPS_OF_RUN * np.log2(4) / np.log2(16)
+    return 60 * fitted().syncing / STEPS * np.log2(4) / np.log2(16)
 
 
 def seconds(record: Record, delay: float) -> float:

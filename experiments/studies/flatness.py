@@ -9,13 +9,10 @@ import numpy as np
 from experiments.flat import WORDS, Flat, jobs, note
 from experiments.landscape import claims as flat
 from experiments.landscape import figures
-from experiments.landscape.design import ARMS, DIRECTIONS, LOCAL_STEPS, MANY
+from experiments.landscape.design import ARMS, DIRECTIONS, FORKED, MANY, SETS
 from experiments.landscape.measures import MINI_BATCH, POST_LOCAL, SCRATCH, SHAPES
 from experiments.registry import entry
 from experiments.study import Cell, Page, Records, Study, Table
-
-SETS = ("train", "test")
-FORKED = tuple(f"H={h}" for h in LOCAL_STEPS)
 
 
 def _about(*places: str) -> Callable[[flat.Claim], bool]:

@@ -52,8 +52,8 @@ GRIDS = {
     "A3": tuning.FACTORS,
     "sign": (1 / 16, 1 / 4, 1.0),
 }
-"""By the arm that is tuned; of sign, that with H = 1. The scaled rate of A3 is 6.4, where the five
-rates of the paper's grid would be alike but for chance.
+"""Factors by the arm that is tuned; of sign, that with H = 1. The scaled rate of A3 is 6.4, where
+the five rates of the paper's grid would be alike but for chance.
 """
 SIGN = {
     "method": "sign",
@@ -122,7 +122,7 @@ M5 = Part(
 )
 PARTS = (M1, M3, M5, M2)
 HOMES = {"A1": (M1, "A1"), "A2": (M1, "A2"), "A3": (M1, "A3"), "sign": (M5, "sign, H = 1")}
-"""By a tuned arm, the part that it is tuned in and its name there."""
+"""The part that a tuned arm is tuned in, and its name there."""
 FIRST = ("A2", "A5, H = 16", "A5, H = 32", "A5, H = 64")
 """The arms of M1a; the other arms of M1 are M1b."""
 
@@ -182,16 +182,13 @@ def grid_points(records: Records, name: str) -> list[TrainJob]:
     return [tuning.point(one, factor) for factor in tuning.due(known, GRIDS[name])]
 
 
-def seed_by_seed(by: Sequence[Arm], at_once: int = 2) -> list[TrainJob]:
-    """All jobs, a few seeds at a time: arms of one seed share a first phase, whose file is short of
+def seed_by_seed(by: Sequence[Arm]) -> list[TrainJob]:
+    """All jobs, two seeds at a time: arms of one seed share a first phase, whose file is short of
     life, and processes side by side had to wait for it.
     """
     seeds = range(max(len(one.jobs) for one in by))
     return [
-        one.jobs[seed]
-        for first in seeds[::at_once]
-        for one in by
-        for seed in seeds[first : first + at_once]
+        one.jobs[seed] for first in seeds[::2] for one in by for seed in seeds[first : first + 2]
     ]
 
 

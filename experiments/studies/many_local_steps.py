@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from experiments.claims import OPEN
-from experiments.clock import FITTED
-from experiments.cost_model.published import LOCAL_STEPS_OF_RUN
-from experiments.registry import entry
+from experiments.clock import FITTED, STEPS, fitted, minutes
 from experiments.study import Claim, Page, Picture, Records, Study, Table
 from localsgd.cost.speedup import Clock
 from localsgd.landscape.figures.style import COLOURS, legend, panels
@@ -19,21 +17,11 @@ LABEL = "tab:multi_gpus_local_sgd_extreme_time"
 PLACE = "appendix D.3"
 
 
-def minutes() -> dict[int, float]:
-    """The paper's minutes, by H."""
-    return {row["local_steps"]: row["minutes"] for row in entry("many-local-steps").values}
-
-
-def fitted() -> Clock:
-    """T(H) = compute + syncing / H through the paper's minutes, as far as they fall."""
-    return Clock.fit({h: time for h, time in minutes().items() if h <= FITTED})
-
-
 def page(records: Records) -> Page:
     clock, paper = fitted(), minutes()
     errors = clock.errors(paper)
     rows = [
-        [h, LOCAL_STEPS_OF_RUN // h, round(clock.time(h), 2), time, f"{100 * errors[h]:+.1f} %"]
+        [h, STEPS // h, round(clock.time(h), 2), time, f"{100 * errors[h]:+.1f} %"]
         for h, time in paper.items()
     ]
     table = Table(
@@ -79,11 +67,11 @@ def draw() -> Figure:
 
 
 def _note(clock: Clock) -> str:
-    step, sync = (60e3 * part / LOCAL_STEPS_OF_RUN for part in (clock.compute, clock.syncing))
+    step, sync = (60e3 * part / STEPS for part in (clock.compute, clock.syncing))
     return (
         f"Modelled, by least squares through the paper's own minutes up to H = {FITTED}: "
         f"{step:.0f} ms a local step and {sync:.0f} ms a sync, as it has "
-        f"{LOCAL_STEPS_OF_RUN:,} steps: 25 an epoch, the last one short, as in the paper's code "
+        f"{STEPS:,} steps: 25 an epoch, the last one short, as in the paper's code "
         "(its Eq. comm_cost has 7,325). What H does not divide is no round of its own."
     )
 

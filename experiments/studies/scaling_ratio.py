@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
-import torch
-
-from experiments.cost_model.scaling import Size, size_of
-from experiments.registry import entry
+from experiments.registry import Size, entry, size_of
 from experiments.study import Cell, Claim, Page, Records, Study, Table
-from localsgd.train.data import models, tasks
 
 LABEL = "tab:scaling_ratio_model"
 CLOSE = 0.015
@@ -19,18 +13,9 @@ CLOSE = 0.015
 PLACE = "appendix A.2"
 
 
-@cache
-def counted(model: str, task: str) -> Size:
-    """A network without values, as its shapes are enough."""
-    card = tasks.card(task)
-    kind: Any = SimpleNamespace(card=card, input_shape=card.input_shape, classes=card.classes)
-    with torch.device("meta"):
-        return size_of(models.build(model, kind, 0), card.input_shape)
-
-
 def page(records: Records) -> Page:
     paper = entry("scaling-ratio").values
-    rows = [_row(one, counted(one["model"], one["task"])) for one in paper]
+    rows = [_row(one, size_of(one["model"], one["task"])) for one in paper]
     headings = (
         "model",
         "task",
@@ -62,7 +47,7 @@ def _row(paper: dict[str, Any], size: Size) -> list[Cell]:
 
 
 def _claim(paper: dict[str, Any]) -> Claim:
-    size = counted(paper["model"], paper["task"])
+    size = size_of(paper["model"], paper["task"])
     off = size.ratio / paper["ratio"] - 1
     return Claim(
         f"{paper['model']} on {paper['task']} takes about {paper['ratio']:g} operations for each "

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from experiments.claims import OPEN
-from experiments.cost_model.published import WORKERS
+from experiments.clock import WORKERS
 from experiments.registry import entry
 from experiments.study import Cell, Claim, Page, Records, Study, Table
 from localsgd.cost.speedup import of_local_steps, of_run, price_from

@@ -204,7 +204,7 @@ def test_gamma_is_that_of_the_fragments_own_round() -> None:
 
 
 def test_each_fragment_has_the_gamma_of_its_own_round() -> None:
-    """Of two in turns, whose rounds begin with the first turn, then when the fragment has averaged.
+    """Rounds of two fragments begin with the first turn, then when the fragment has averaged.
 
     u <- u/2 + mean Δ/γ, w <- w - γ u.
     """

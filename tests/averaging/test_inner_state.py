@@ -24,7 +24,7 @@ from tests.distributed.harness import run
 MOMENTUM = "momentum_buffer=average"
 
 Gradients = Sequence[float | None]
-"""Of each parameter of a worker, every scalar of it; None where it got none."""
+"""The gradient of each parameter of a worker, at every scalar; None where it got none."""
 
 
 def sgd(parameters: Sequence[nn.Parameter]) -> Optimizer:
@@ -49,7 +49,7 @@ def stepped(gradients: Gradients, make: Callable[..., Optimizer] = sgd) -> Optim
 
 
 def heights(optimizer: Optimizer, key: str = "momentum_buffer") -> list[float | None]:
-    """Of each parameter, the one value that its state has; None where it has none."""
+    """The one value that the state of each parameter has; None where it has none."""
     found: list[float | None] = []
     for parameter in optimizer.param_groups[0]["params"]:
         state: dict[str, Tensor] = optimizer.state.get(parameter, {})
@@ -76,7 +76,7 @@ def averaged(
 def averaged_here(
     by_rank: Sequence[Gradients], rules: str = MOMENTUM, key: str = "momentum_buffer"
 ) -> list[Any] | str:
-    """Of the one worker of this rank: heights, or why it was refused."""
+    """The heights of the one worker of this rank, or why it was refused."""
     make = sgd if key == "momentum_buffer" else adam
     optimizer = stepped(by_rank[dist.get_rank()], make)
     world = placement_of(Topology((len(by_rank),))).world

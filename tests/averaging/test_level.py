@@ -91,7 +91,7 @@ def test_blocks_of_unequal_size_weigh_as_many_workers_as_they_have() -> None:
 def test_equal_blocks_in_half_precision_stay_where_they_are(
     topology: str, make: Callable[[], Reducer], dtype: torch.dtype
 ) -> None:
-    """To the bit, as the outermost level's rounded weights would not add up to 1."""
+    """Bits are kept, though the outermost level's rounded weights would not add up to 1."""
     workers = Topology.parse(topology).workers
     start = torch.randn(4096, generator=torch.Generator().manual_seed(1)).to(dtype)
     rows = start.repeat(workers, 1)

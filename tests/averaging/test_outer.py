@@ -172,7 +172,7 @@ def test_global_momentum_at_one_step_a_round_is_momentum_of_minibatch_sgd() -> N
 
 
 def test_the_two_memories_of_hybrid_momentum_may_change_places_at_one_step_a_round() -> None:
-    """At H = 1 and a constant rate both filter the mean gradient, so their order is nothing."""
+    """At H = 1 and a constant rate both filter the mean gradient, in either order."""
     one = Case("4", (every(1),), momentum=0.9, learning_rate=constant)
     one = replace(one, outers=(outer.block_momentum(0.3),))
     other = replace(one, momentum=0.3, outers=(outer.block_momentum(0.9),))

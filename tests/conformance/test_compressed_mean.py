@@ -290,7 +290,7 @@ def test_the_device_is_asked_once(kind: Kind, way: Any, monkeypatch: pytest.Monk
 
 @dataclass
 class Reduced:
-    """Of one level: members hosted here, results `[syncs, n]` and memories by name."""
+    """What one level gave: members hosted here, results `[syncs, n]` and memories by name."""
 
     members: list[int]
     results: dict[str, Tensor] = field(default_factory=dict)

@@ -19,6 +19,7 @@ from localsgd.testing.compressor import CHECKS
 from localsgd.wire import InProcess
 from tests.conformance.compressors import (
     FLOAT,
+    KINDS,
     ROW,
     STOCHASTIC,
     Kind,
@@ -30,15 +31,10 @@ from tests.conformance.compressors import (
 )
 
 
-@every_kind
+@pytest.mark.parametrize("kind", [*KINDS, STOCHASTIC], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_conforms(kind: Kind, check: Callable[[Compressor], None]) -> None:
     check(kind.compressor)
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_stochastic_rounding_conforms(check: Callable[[Compressor], None]) -> None:
-    check(STOCHASTIC.compressor)
 
 
 @every_kind

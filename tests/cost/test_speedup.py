@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.cost_model import published
-from experiments.cost_model.tables import FITTED, fitted_clock
+from experiments import clock as paper
+from experiments.studies.speedup import Setting, settings
 from localsgd.cost.speedup import Clock, of_local_steps, of_run, price_from
 from localsgd.errors import UserError
 
-TABLE = [
-    (network, index)
-    for network in published.SECOND_PHASE
-    for index in range(1, len(published.LOCAL_STEPS))
-]
+TABLE = [(one, h) for one in settings() for h in one.whole if h > 1]
 
 
-@pytest.mark.parametrize(("network", "index"), TABLE)
-def test_whole_runs_follow_from_their_second_phase(network, index: int) -> None:
+@pytest.mark.parametrize(("network", "h"), TABLE, ids=lambda value: getattr(value, "name", value))
+def test_whole_runs_follow_from_their_second_phase(network: Setting, h: int) -> None:
     """The paper's twelve entries to 0.01."""
-    phase = published.SECOND_PHASE[network]
-    derived = of_run([(0.5, phase[0]), (0.5, phase[index])])
-    assert abs(derived - published.WHOLE_RUN[network][index]) <= 0.01
+    derived = of_run([(0.5, network.second[1]), (0.5, network.second[h])])
+    assert abs(derived - network.whole[h]) <= 0.01
     # It is the half that decides: another share of the run misses.
-    other = of_run([(0.45, phase[0]), (0.55, phase[index])])
-    assert abs(other - published.WHOLE_RUN[network][index]) > 0.05
+    other = of_run([(0.45, network.second[1]), (0.55, network.second[h])])
+    assert abs(other - network.whole[h]) > 0.05
 
 
 def test_there_are_twelve() -> None:
     assert len(TABLE) == 12
-    for network, whole in published.WHOLE_RUN.items():
-        assert whole[0] == published.SECOND_PHASE[network][0]
+    assert all(one.whole[1] == one.second[1] for one in settings())
 
 
 def test_phases_by_hand() -> None:
@@ -45,12 +39,12 @@ def test_local_steps_save_syncs_and_no_more() -> None:
 
 
 def test_the_clock_of_the_paper_s_times() -> None:
-    clock = fitted_clock()
+    clock = paper.fitted()
     assert clock.compute == pytest.approx(7.73, abs=0.005)
     assert clock.syncing == pytest.approx(12.30, abs=0.005)
-    errors = clock.errors({h: published.MINUTES[h] for h in FITTED})
+    errors = clock.errors({h: paper.minutes()[h] for h in (1, 2, 4, 8, 16, 32)})
     assert max(map(abs, errors.values())) < 0.0311
-    step = 60 / published.LOCAL_STEPS_OF_RUN
+    step = 60 / paper.STEPS
     assert clock.compute * step == pytest.approx(0.062, abs=5e-4)
     assert clock.syncing * step == pytest.approx(0.098, abs=5e-4)
 

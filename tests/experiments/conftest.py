@@ -1,20 +1,36 @@
-"""A small problem for the convex study."""
+"""A small problem for the convex study, and processes that start quickly."""
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
 import pytest
 
-from experiments.logistic import Examples, Logistic, Rows
+from experiments import engine
+from experiments.convex.job import made
+from experiments.logistic import Logistic
+from tests.distributed import harness
 
 
 @pytest.fixture(scope="session")
 def problem() -> Logistic:
-    """300 sparse binary rows of 20 features, a fifth positive, some equal, some empty."""
-    rng = np.random.default_rng(0)
-    dense = (rng.random((300, 20)) < 0.12).astype(float)
-    positive = dense @ rng.normal(size=20) + rng.normal(size=300) > 1.2
-    columns = np.nonzero(dense)[1]
-    starts = np.concatenate([[0], np.cumsum(dense.sum(axis=1))]).astype(np.int64)
-    rows = Rows(starts, columns, dense[dense > 0], 20)
-    return Logistic.of(Examples(rows, positive, (-1.0, 1.0)))
+    return made()
+
+
+@pytest.fixture
+def quick_pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The engine's processes are forked from one that has imported torch; usually each imports it.
+
+    They do not look after their parent, which here is the process that forks them.
+    """
+    context = get_context("forkserver")
+    context.set_forkserver_preload([*harness.PRELOADED, "experiments.engine"])
+
+    def pool(processes: int) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(processes, context, engine._deaf)
+
+    monkeypatch.setattr(engine, "_pool", pool)
+    with harness.path_for_children():
+        yield

@@ -86,7 +86,7 @@ def test_to_be_equal_takes_both_bounds() -> None:
 
 
 def test_differences_without_width_are_left_to_the_signs() -> None:
-    """Of five equal ones the signs can't say 5 %; of six they can."""
+    """Signs of five equal differences can't reach 5 %; those of six can."""
     assert Test((2.0,) * 5).p == 2 / 2**5
     assert verdict(Test((2.0,) * 5)) == OPEN
     assert verdict(Test((2.0,) * 6)) == "reproduced"

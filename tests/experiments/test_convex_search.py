@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from experiments.convex.plain import averaged_models, weighted_average
 from experiments.convex.race import Reached, Run, race
 from experiments.convex.search import Runner, first_window, search
 from experiments.convex.setup import Setup, local, quadratic
-from experiments.convex.simulation import Data, Simulation
+from experiments.convex.simulation import Simulation
 from experiments.convex.stepsizes import FAMILIES, Family, StepSize
 from experiments.convex.store import Store
 from experiments.convex.study import Bench, config, critical_path, find
@@ -29,20 +29,21 @@ EPSILONS = (0.06, 0.04)
 def bench(problem: Logistic) -> Bench:
     minimum = minimise(problem)
     targets = {str(epsilon): minimum.value + epsilon for epsilon in EPSILONS}
-    return Bench("small", Data.of(problem), Objective(problem), minimum, targets)
+    return Bench("small", problem, Objective(problem), minimum, targets)
 
 
-def obvious(
-    problem: Logistic, setup: Setup, size: StepSize, target: float, most: int
-) -> tuple[int, float] | None:
-    """Rounds to the target and f there, with f evaluated in every round."""
+def course(problem: Logistic, setup: Setup, size: StepSize, most: int) -> Iterator[float]:
+    """f after each round, of the better of the last model and the average."""
     models = []
     for model, _ in zip(averaged_models(problem, setup, size), range(most), strict=False):
         models.append(model)
-        value = min(problem.value(model), problem.value(weighted_average(models)))
-        if value <= target:
-            return len(models), value
-    return None
+        yield min(problem.value(model), problem.value(weighted_average(models)))
+
+
+def reached_at(values: Iterable[float], target: float) -> tuple[int, float] | None:
+    """Rounds to the target and f there."""
+    rounds = enumerate(values, start=1)
+    return next(((count, value) for count, value in rounds if value <= target), None)
 
 
 NO_CAPS: dict[Family, list[float]] = {family: [math.inf] * 2 for family in FAMILIES}
@@ -53,12 +54,13 @@ def test_race_equals_running_each_to_its_end(problem: Logistic, bench: Bench) ->
     sizes = [StepSize(family, i) for family in ("constant", "decaying") for i in range(-7, 0)]
     targets = [bench.minimum.value + epsilon for epsilon in np.linspace(0.2, 0.05, 16)]
     caps = {family: [math.inf] * 16 for family in FAMILIES}
-    runs = race(Simulation(bench.data, SETUP, sizes), bench.objective, targets, caps)
+    runs = race(Simulation(bench.problem, SETUP, sizes), bench.objective, targets, caps)
     assert {run.size for run in runs} == set(sizes)
     assert all(any(run.reached[target] for run in runs) for target in range(16))
     for run in runs:
+        values = list(course(problem, SETUP, run.size, int(max(run.until))))
         for target, reached, until in zip(targets, run.reached, run.until, strict=True):
-            expected = obvious(problem, SETUP, run.size, target, int(until))
+            expected = reached_at(values[: int(until)], target)
             if reached is None:
                 assert expected is None
             else:
@@ -70,12 +72,12 @@ def test_race_equals_running_each_to_its_end(problem: Logistic, bench: Bench) ->
 def test_race_ends_under_its_caps(bench: Bench) -> None:
     sizes = [StepSize("constant", -5), StepSize("constant", -4)]
     targets = list(bench.targets.values())
-    free = race(Simulation(bench.data, SETUP, sizes), bench.objective, targets, NO_CAPS)
+    free = race(Simulation(bench.problem, SETUP, sizes), bench.objective, targets, NO_CAPS)
     best = [min(there.clock for r in free if (there := r.reached[i])) for i in range(2)]
-    at = race(Simulation(bench.data, SETUP, sizes), bench.objective, targets, {"constant": best})
+    at = race(Simulation(bench.problem, SETUP, sizes), bench.objective, targets, {"constant": best})
     assert at == free
     below: dict[Family, list[float]] = {"constant": [best[0], best[1] - 1]}
-    cut = race(Simulation(bench.data, SETUP, sizes), bench.objective, targets, below)
+    cut = race(Simulation(bench.problem, SETUP, sizes), bench.objective, targets, below)
     assert [run.reached[0] for run in cut] == [run.reached[0] for run in free]
     assert [(run.reached[1], run.until[1]) for run in cut] == [(None, best[1] - 1)] * 2
 
@@ -87,12 +89,12 @@ def test_search_finds_what_the_paper_asks_for(
     for best, target in zip(found.best, bench.targets.values(), strict=True):
         for family, (size, reached) in best.by_family.items():
             most = int(reached.clock)
-            own = obvious(problem, SETUP, size, target, most)
+            own = reached_at(course(problem, SETUP, size, most), target)
             assert own is not None
             assert own[0] == most
             for offset in (-2, -1, 1, 2):
                 other = StepSize(family, size.exponent + offset)
-                beside = obvious(problem, SETUP, other, target, most)
+                beside = reached_at(course(problem, SETUP, other, most), target)
                 assert beside is None or beside >= (most, reached.value)
         assert best.reached.clock == min(r.clock for _, r in best.by_family.values())
 

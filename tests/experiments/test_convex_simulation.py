@@ -12,7 +12,7 @@ from experiments.convex.objective import sigmoid
 from experiments.convex.plain import averaged_models, weighted_average
 from experiments.convex.samples import Batches, stream
 from experiments.convex.setup import Setup, hierarchical, local, quadratic, switched
-from experiments.convex.simulation import Data, Simulation
+from experiments.convex.simulation import Simulation
 from experiments.convex.stepsizes import Gammas, StepSize
 from experiments.logistic import Logistic
 from localsgd.errors import UserError
@@ -40,7 +40,7 @@ SETUPS = {
 @pytest.mark.parametrize("name", SETUPS)
 def test_equals_a_plain_loop_over_workers(problem: Logistic, name: str) -> None:
     setup = SETUPS[name]
-    simulation = Simulation(Data.of(problem), setup, SIZES)
+    simulation = Simulation(problem, setup, SIZES)
     plain = [averaged_models(problem, setup, size) for size in SIZES]
     so_far: list[list[np.ndarray]] = [[] for _ in SIZES]
     for _ in range(12):
@@ -58,7 +58,7 @@ def test_equals_a_plain_loop_over_workers(problem: Logistic, name: str) -> None:
 def test_equals_a_plain_loop_with_the_quadratic_rule(problem: Logistic) -> None:
     setup = quadratic(workers=3, batch=2, lowest=1, alpha=20.0, seed=1)
     size = StepSize("decaying", -1)
-    simulation = Simulation(Data.of(problem), setup, [size])
+    simulation = Simulation(problem, setup, [size])
     for model in itertools.islice(averaged_models(problem, setup, size), 15):
         simulation.next_round()
         np.testing.assert_allclose(simulation.models[:, 0], model, rtol=0, atol=1e-12)
@@ -69,17 +69,17 @@ def test_equals_a_plain_loop_with_the_quadratic_rule(problem: Logistic) -> None:
 @pytest.mark.parametrize("local_steps", [1, 4])
 def test_one_worker_is_textbook_sgd_bit_for_bit(problem: Logistic, local_steps: int) -> None:
     size, batch = StepSize("decaying", 1), 3
-    simulation = Simulation(Data.of(problem), local(1, batch, local_steps, seed=7), [size])
+    simulation = Simulation(problem, local(1, batch, local_steps, seed=7), [size])
     rows, draws = problem.signed, stream(7, 0)
     w = np.zeros(problem.features)
     for step in range(40):
         gamma = Gammas([size], problem.examples)(step)[0]
         picked = draws.integers(problem.examples, size=batch)
-        parts = [slice(rows.starts[i], rows.starts[i + 1]) for i in picked]
-        pulls = [sigmoid(np.array([_dot(rows.values[p], w[rows.columns[p]])]))[0] for p in parts]
+        parts = [slice(rows.indptr[i], rows.indptr[i + 1]) for i in picked]
+        pulls = [sigmoid(np.array([_dot(rows.data[p], w[rows.indices[p]])]))[0] for p in parts]
         w = w * (1 - gamma * problem.regularisation)
         for part, pull in zip(parts, pulls, strict=True):
-            w[rows.columns[part]] += rows.values[part] * (pull * (-gamma / batch))
+            w[rows.indices[part]] += rows.data[part] * (pull * (-gamma / batch))
         if (step + 1) % local_steps == 0:
             simulation.next_round()
             assert np.array_equal(simulation.models[:, 0], w)
@@ -94,8 +94,8 @@ def _dot(values: np.ndarray, weights: np.ndarray) -> float:
 
 def test_columns_that_stay_go_on_as_before(problem: Logistic) -> None:
     setup = SETUPS["local"]
-    all_ = Simulation(Data.of(problem), setup, SIZES)
-    some = Simulation(Data.of(problem), setup, SIZES)
+    all_ = Simulation(problem, setup, SIZES)
+    some = Simulation(problem, setup, SIZES)
     for _ in range(3):
         all_.next_round()
         some.next_round()
@@ -109,7 +109,7 @@ def test_columns_that_stay_go_on_as_before(problem: Logistic) -> None:
 
 
 def test_counts_steps_and_syncs(problem: Logistic) -> None:
-    simulation = Simulation(Data.of(problem), SETUPS["hierarchical"], SIZES)
+    simulation = Simulation(problem, SETUPS["hierarchical"], SIZES)
     for _ in range(4):
         simulation.next_round()
     # Of the three inner syncs of a round the last is the outer one's.
@@ -117,7 +117,7 @@ def test_counts_steps_and_syncs(problem: Logistic) -> None:
 
 
 def test_a_worker_draws_the_same_whoever_works_beside_it(problem: Logistic) -> None:
-    rows = Data.of(problem).rows
+    rows = problem.signed
     few, many = Batches(rows, 2, 3, seed=5), Batches(rows, 4, 3, seed=5)
     for _ in range(3):
         short, long = products.as_array(few.joined()), products.as_array(many.joined())
@@ -135,7 +135,7 @@ def test_workers_and_seeds_draw_apart() -> None:
 def test_products_are_the_same_without_the_private_loops(
     problem: Logistic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batch = Batches(Data.of(problem).rows, 3, 2, seed=5).apart()
+    batch = Batches(problem.signed, 3, 2, seed=5).apart()
     rng = np.random.default_rng(0)
     models, pulls = rng.normal(size=(3 * problem.features, 4)), rng.normal(size=(6, 4))
     fast, moved = products.multiply(batch, models), models.copy()
@@ -156,7 +156,7 @@ def test_step_sizes_of_the_paper() -> None:
 
 def test_refuses_several_step_sizes_where_rounds_depend_on_them(problem: Logistic) -> None:
     with pytest.raises(UserError, match="one at a time"):
-        Simulation(Data.of(problem), quadratic(2, 2, 1, 1.0, seed=0), SIZES)
+        Simulation(problem, quadratic(2, 2, 1, 1.0, seed=0), SIZES)
 
 
 def test_refuses_levels_without_schedules() -> None:

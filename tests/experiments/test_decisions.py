@@ -59,7 +59,7 @@ def jittered(job: Any) -> Record:
 
 @pytest.mark.parametrize("done", range(6))
 def test_a_claim_waits_for_all_planned_seeds(done: int) -> None:
-    """Of five seeds; what the first ones say is not told, so that none can stop at them."""
+    """Five seeds decide; what the first ones say is not told, so that nobody can stop at them."""
     local = Made(lambda job: accuracy(job) if job.run.seed < done else None)
     one_sided = Made(
         lambda job: jittered(job) if job.run.seed < done or job.run.method == "local" else None

@@ -87,6 +87,7 @@ def test_several_processes_do_the_same(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.usefixtures("quick_pools")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("first", [0, 1, 3])
 def test_others_go_on_where_a_process_is_killed(tmp_path: Path, first: int) -> None:
@@ -120,6 +121,7 @@ class Timed(Square):
         return {"beside": beside, "squares": len(done(place.scratch.parent)), "seconds": 0.3}
 
 
+@pytest.mark.usefixtures("quick_pools")
 def test_measurements_of_time_run_alone_and_last(tmp_path: Path) -> None:
     jobs: list[Job] = [Timed(1), Square(1), Timed(2), Square(2)]
     assert run(jobs, tmp_path, processes=3).done == 4

@@ -9,7 +9,6 @@ import pytest
 from rich.console import Console
 
 from experiments import registry
-from experiments.cost_model import published
 from experiments.listing import cost, overview
 from experiments.registry import entries, entry
 from experiments.reproduce import Request, reproduce
@@ -20,14 +19,6 @@ from localsgd.errors import UserError
 from localsgd.train.config.methods import METHODS
 from localsgd.train.data import tasks
 from tests.experiments.labels import LABELS
-
-NETWORKS = {
-    "ResNet-20": "resnet20",
-    "ResNet-50": "imagenet-resnet50",
-    "DenseNet-40-12": "densenet40-12",
-    "WRN-28-10": "wrn28-10",
-}
-DATA = {"CIFAR-10": "cifar10", "CIFAR-100": "cifar100", "ImageNet-1k": "imagenet"}
 
 
 def test_every_label_of_the_paper_is_there_once_and_in_order() -> None:
@@ -69,32 +60,6 @@ def test_methods_are_called_as_in_the_library() -> None:
         row["method"] for found in entries().values() for row in found.values if "method" in row
     }
     assert usual - METHODS.keys() == {"noise", "mean", "majority"}  # optimizers and reducers
-
-
-def rows(name: str, *columns: str) -> dict[tuple, tuple]:
-    """Rows by model and task, as tuples of some columns; several rows are joined."""
-    found: dict[tuple, tuple] = {}
-    for row in entry(name).values:
-        key = row["model"], row["task"]
-        found[key] = found.get(key, ()) + tuple(row[column] for column in columns)
-    return found
-
-
-@pytest.mark.parametrize(
-    ("name", "columns", "other"),
-    [
-        ("scaling-ratio", ("parameters", "operations", "ratio"), published.SCALING),
-        ("speedup", ("speedup",), published.WHOLE_RUN),
-        ("speedup-second-phase", ("speedup",), published.SECOND_PHASE),
-    ],
-)
-def test_the_library_has_the_same_numbers(name: str, columns: tuple, other: dict) -> None:
-    expected = {(NETWORKS[key.model], DATA[key.data]): values for key, values in other.items()}
-    assert rows(name, *columns) == expected
-
-
-def test_the_library_has_the_same_minutes() -> None:
-    assert dict(entry("many-local-steps").rows) == published.MINUTES
 
 
 def test_numbers_that_stand_in_several_tables_are_the_same() -> None:
@@ -154,8 +119,7 @@ def test_the_list_has_every_label(capsys: pytest.CaptureFixture[str], tmp_path: 
     for label, found in entries().items():
         line = next(line for line in said.splitlines() if label + " " in line)
         assert found.name in line
-        assert ("not yet" in line) == (label not in studies())
-        if label in studies() and studies()[label].jobs(SCALES["small"]):
+        if studies()[label].jobs(SCALES["small"]):
             assert re.search(r"0/\d+, .* 0/\d+, .* 0/\d+, ", line)
     assert main(["reproduce", "--list"]) == 0
     assert "paper's tables and figures" in capsys.readouterr().out

@@ -122,7 +122,7 @@ def test_before_anything_is_done_there_is_a_page(label: str, tmp_path: Path) -> 
 def test_every_scale_has_a_report_and_a_forecast(
     scale: Scale, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the studies that have a design there, and of no others; nothing is carried out."""
+    """They have the studies with a design there, and no others; nothing is carried out."""
     designed = {label for label, one in studies.studies().items() if scale.name in one.scales}
     assert designed == {one.label for one in entries().values()} or scale.name == "medium"
     content = Content.of(Store(scale, tmp_path))

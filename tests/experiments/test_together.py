@@ -56,6 +56,7 @@ def test_a_second_command_waits_and_finds_what_the_first_has_done(
     assert not list((tmp_path / "work" / "runs").iterdir())
 
 
+@pytest.mark.usefixtures("quick_pools")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_record_is_kept_once(processes: int, tmp_path: Path) -> None:

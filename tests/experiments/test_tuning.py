@@ -163,7 +163,7 @@ class Peaked:
         return {"test_accuracy": score, "train_accuracy": score, **kinds, **counts}
 
     def factor(self, job: TrainJob) -> float:
-        """Of the nearest of the rates."""
+        """The accuracy at the nearest of the rates."""
         factors = [(job.run.lr or 0.0) / rate for rate in self.rates]
         return min(factors, key=lambda factor: abs(math.log(factor)))
 
@@ -233,7 +233,7 @@ def test_more_local_steps_take_over_the_rate_of_one() -> None:
 
 
 def test_the_mean_of_signs_is_one_arm_of_two_tables() -> None:
-    """In its grid too, so that it is trained once."""
+    """Its grid names it by the same job, so that it is trained once."""
     of_signs = tuning.point(signs.arms(SMALL, "fashion-mnist", "sign")[1], 1.0)
     study = studies.studies()["tab:understand_sign_sgd"]
     due = study.later(Peaked(study, missing=tuning_run))

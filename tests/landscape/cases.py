@@ -67,7 +67,7 @@ def dense_hessian(net: nn.Module) -> Tensor:
 
 @cache
 def the_dense_hessian() -> Tensor:
-    """That of `batch_norm_net()`; not to be written to."""
+    """The Hessian of `batch_norm_net()`; not to be written to."""
     return dense_hessian(batch_norm_net())
 
 

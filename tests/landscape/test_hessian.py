@@ -55,20 +55,6 @@ def test_graphs_are_kept_as_far_as_memory_goes(monkeypatch: pytest.MonkeyPatch) 
     assert built == [0, 1, 2, 3, 4, 2, 3, 4, 2, 3, 4]
 
 
-def test_symmetric() -> None:
-    operator = Hessian(objective())
-    u, v = vectors(2, operator.n)
-    hu, hv = operator.apply(torch.stack([u, v]))
-    assert float(u @ hv) == pytest.approx(float(v @ hu), rel=1e-12)
-
-
-def test_several_vectors_are_the_same_as_one_by_one() -> None:
-    operator = Hessian(objective())
-    many = vectors(4, operator.n)
-    one_by_one = torch.cat([operator.apply(v.unsqueeze(0)) for v in many])
-    torch.testing.assert_close(operator.apply(many), one_by_one, rtol=1e-13, atol=1e-15)
-
-
 def test_central_differences_of_the_gradient() -> None:
     smooth = nn.Sequential(nn.Flatten(), nn.Linear(36, 5), nn.Tanh(), nn.Linear(5, 4)).double()
     subject = objective(smooth)

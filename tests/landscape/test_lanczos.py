@@ -33,7 +33,7 @@ def test_top_ten_and_bottom_three_of_a_batch_norm_net(options: dict) -> None:
 
 
 def test_values_are_right_to_what_their_residuals_say() -> None:
-    """At a loose tolerance: each value within its residual, and far nearer in fact."""
+    """At a loose tolerance each value lies within its residual, and far nearer in fact."""
     matrix = the_dense_hessian()
     exact = torch.linalg.eigvalsh(matrix).flip(0)[:10]
     found = lanczos(Hessian(objective()), 10, tolerance=1e-2)

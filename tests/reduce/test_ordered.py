@@ -62,7 +62,7 @@ HALF = [torch.bfloat16, torch.float16]
 def test_the_mean_of_equal_ones_in_half_precision_is_theirs(
     make: type[Reducer], dtype: torch.dtype
 ) -> None:
-    """Of whatever number; the largest too, whose sum the type could not hold."""
+    """Any number will do, the largest too, whose sum the type could not hold."""
     draw = torch.Generator().manual_seed(1)
     row = torch.cat([torch.randn(500, generator=draw), torch.tensor([6e4, -6e4, 1e-7])]).to(dtype)
     for members in [*range(1, 20), 33, 64, 100]:
@@ -79,7 +79,7 @@ def test_the_mean_of_equal_ones_in_half_precision_is_theirs(
 def test_half_precision_is_summed_in_float32_and_rounded_once(
     monkeypatch: pytest.MonkeyPatch, piece: int, weighted: bool
 ) -> None:
-    """In pieces of whatever length, into the first member's memory."""
+    """The mean is made in pieces of any length, in the first member's memory."""
     monkeypatch.setattr(ordered, "PIECE", piece)
     draw = torch.Generator().manual_seed(1)
     x = torch.randn(2, 3, 50, generator=draw).bfloat16()

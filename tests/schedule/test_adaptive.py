@@ -45,7 +45,7 @@ def test_qsr_keeps_to_its_base_while_the_rate_warms_up() -> None:
 
 
 def test_qsr_is_no_longer_than_a_quarter_of_the_run() -> None:
-    """Of what is done, where nobody says how long it is; its base is never cut."""
+    """It is a part of what is done where nobody says how long a run is; its base is never cut."""
     small = 1e-6  # (0.2/1e-6)² = 4e10
     rule = qsr(4, 0.2)
     unknown = [Progress(step, learning_rate=small) for step in (0, 15, 100, 102)]
@@ -135,7 +135,7 @@ def test_a_plateau_is_of_windows_in_a_row() -> None:
 
 
 def test_a_fall_is_measured_from_the_best_window() -> None:
-    """Of 10 %: 10 to 9.2 is none, to 8.9 one; 9.5 is none after that."""
+    """A threshold of 10 %: 10 to 9.2 is no fall, to 8.9 is one; 9.5 is none after that."""
     losses = [10.0, 10.0, 9.2, 8.9, 9.5, 8.7, 8.0]
     seen = [Progress(step, loss=loss) for step, loss in enumerate(losses)]
     found = sequence(plateau(8, window=1, patience=2, threshold=0.1), seen)
@@ -239,7 +239,7 @@ def test_mistakes(make, message: str) -> None:
 
 
 def test_a_wait_that_is_over_lets_h_fall_to_one() -> None:
-    """Of 6 seconds at each of 20 syncs, and of none from then on."""
+    """Each of 20 syncs waits 6 seconds, and none from then on."""
     schedule, memory, found = waiting_below(0.1), dict[str, float](), []
     step, told = 0, [(0.0, 0.0)]
     for index in range(60):

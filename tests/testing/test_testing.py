@@ -285,7 +285,7 @@ def test_outer_optimizers(outer: Any, reason: str) -> None:
 
 
 class Wrong(InProcess):
-    """In process, with a call replaced."""
+    """A collective within this process, with a call replaced."""
 
     def __init__(self, members: int, **calls: Any) -> None:
         super().__init__(members)

@@ -36,11 +36,11 @@ from benchmarks.network.accuracy.outcome import outcomes
 from benchmarks.network.accuracy.picture import draw
 from benchmarks.network.accuracy.setting import NODES, Setting
 from benchmarks.network.accuracy.store import Store
+from benchmarks.network.command import ended
 from benchmarks.network.crew import crew
 from benchmarks.network.laboratory import laboratory
 from benchmarks.network.refusal import Refused
 from benchmarks.report import RESULTS, publish
-from localsgd import UserError
 from localsgd.train.data.tasks import load
 
 SHARE = 0.49
@@ -96,14 +96,9 @@ def _progress() -> Progress:
     return Progress(*columns, console=Console(stderr=True))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    try:
-        return 0 if measure(_options(arguments)) else 1
-    except (Refused, UserError) as error:
-        print(f"benchmarks.network: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+@ended
+def main(arguments: Sequence[str] | None = None) -> bool:
+    return measure(_options(arguments))
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -46,7 +46,7 @@ class Spare:
         return self.places[0] if self.places else None
 
     def within(self, start: int, stop: int) -> Spare:
-        """Of scalars `[start, stop)` of the row."""
+        """The same for scalars `[start, stop)` of the row."""
         return replace(self, places=[p - start for p in self.places if start <= p < stop])
 
 

@@ -107,7 +107,7 @@ OUTERS: Mapping[str, Callable[[float | None, float | None, int], Outer | None]] 
     "bmuf": lambda lr, momentum, workers: bmuf(workers, momentum, _or(lr, 1.0)),
     "diloco": lambda lr, momentum, workers: diloco(_or(lr, 0.7), _or(momentum, 0.9)),
 }
-"""By name, from learning rate, momentum (None: the usual one) and the number of workers."""
+"""Makers by name: they take learning rate, momentum (None: the usual one) and K."""
 
 
 def _check(what: str, part: Any) -> None:
@@ -119,7 +119,7 @@ def _check(what: str, part: Any) -> None:
 
 
 OUTSIDE = Outside("outer optimizer", "localsgd.outers", lambda: OUTERS, _check)
-"""Of other packages: classes of optimizers, or functions that make an `Outer`."""
+"""Outer optimizers of other packages: optimizer classes, or functions that make an `Outer`."""
 
 
 def outer_named(

@@ -166,7 +166,7 @@ def placement_of(
     worker = groups.of_ranks(grid.workers) if several else None
     ranks = groups.of_ranks([range(total)]) if several else None
     if topology.unequal:
-        hosted_levels, blocks = _unequal_levels(topology, groups, hosted)
+        hosted_levels, blocks = _unequal_levels(topology, groups)
     else:
         hosted_levels, blocks = _equal_levels(topology, groups, hosted), ()
     return Placement(
@@ -274,7 +274,7 @@ def _equal_levels(topology: Topology, groups: _Groups, hosted: int) -> tuple[Hos
 
 
 def _unequal_levels(
-    topology: Topology, groups: _Groups, hosted: int
+    topology: Topology, groups: _Groups
 ) -> tuple[tuple[HostedLevel, ...], tuple[tuple[int, int, int], ...]]:
     blocks = topology.unequal
     starts = [sum(blocks[:index]) for index in range(len(blocks))]

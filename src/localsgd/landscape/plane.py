@@ -18,7 +18,7 @@ from localsgd.landscape.batches import Data
 from localsgd.landscape.objective import Loss, Objective
 from localsgd.landscape.parameters import EVERY, same_architecture
 from localsgd.landscape.statistics import Statistics, estimated
-from localsgd.landscape.surface import Surface, surface
+from localsgd.landscape.surface import Surface, spread, surface
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Frame:
     def grid(self, points: int, margin: float) -> tuple[list[float], list[float]]:
         """Steps along both axes over the points' box, widened by `margin` of its size."""
         along, across = zip(*self.points, strict=True)
-        return _spread(along, points, margin), _spread(across, points, margin)
+        return _widened(along, points, margin), _widened(across, points, margin)
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,6 @@ def plane(
     return Plane(scores, axes.points)
 
 
-def _spread(values: Sequence[float], points: int, margin: float) -> list[float]:
+def _widened(values: Sequence[float], points: int, margin: float) -> list[float]:
     low, high = min(values), max(values)
-    low, high = low - margin * (high - low), high + margin * (high - low)
-    return [low + (high - low) * i / max(1, points - 1) for i in range(points)]
+    return spread(low - margin * (high - low), high + margin * (high - low), points)

@@ -33,7 +33,7 @@ from localsgd.landscape.power import power_iteration
 from localsgd.landscape.records import write_records
 from localsgd.landscape.sharpness import sharpness
 from localsgd.landscape.statistics import Statistics, batch_norms, estimated, kept
-from localsgd.landscape.surface import curve, surface
+from localsgd.landscape.surface import curve, spread, surface
 from localsgd.landscape.trace import hutch_plus_plus
 
 Records: TypeAlias = list[dict[str, Any]]
@@ -285,8 +285,3 @@ def _planes(
             )  # fmt: skip
             records.append(found.record(models=list(names), data=data_name))
     return records
-
-
-def spread(low: float, high: float, points: int) -> list[float]:
-    """`points` values from low to high, both included."""
-    return [low + (high - low) * i / max(1, points - 1) for i in range(points)]

@@ -94,6 +94,11 @@ def surface(
     return Surface(tuple(first), tuple(second), rows)
 
 
+def spread(low: float, high: float, points: int) -> list[float]:
+    """`points` values from low to high, both included."""
+    return [low + (high - low) * i / max(1, points - 1) for i in range(points)]
+
+
 def columns(scores: Iterable[Score]) -> dict[str, list[float | None]]:
     """Losses and accuracies as lists; a loss that isn't finite is None (JSON has no inf)."""
     rows = [asdict(score) for score in scores]

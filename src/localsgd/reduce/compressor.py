@@ -121,7 +121,7 @@ class Compressor(Protocol):
 
     @property
     def seed(self) -> int | None:
-        """Of the draws; None for compressors that draw nothing."""
+        """The seed of the draws; None for compressors that draw nothing."""
         return None
 
     @abstractmethod

@@ -85,7 +85,7 @@ def _check(what: str, part: Any) -> None:
 
 
 OUTSIDE = Outside("reducer", "localsgd.compressors", lambda: REDUCERS, _check)
-"""Of other packages: classes of compressors and reducers, or functions that make them."""
+"""Compressors and reducers of other packages: classes, or functions that make them."""
 
 
 def _from_outside(name: str, options: Options) -> Reducer:

@@ -22,8 +22,7 @@ from localsgd.schedule.progress import Progress, Schedule, reported_names, seen_
 from localsgd.wire import Collective, Pending
 
 SMALL_FALLS = 3
-"""So many falls with the rate still above half of its highest are no decay in steps."""
-
+"""Falls of a rate above half of its highest after which it counts as falling little by little."""
 
 FLAGS = 2
 """Numbers that a worker tells where only the first decay matters."""
@@ -97,7 +96,7 @@ class Signal:
 
     @staticmethod
     def of(numbers: Sequence[float]) -> Signal:
-        """From a row, in the order of the fields."""
+        """The signals of a row, in the order of the fields."""
         rate, waited, seconds, loss, losses, *reported = numbers
         return Signal(rate, waited, seconds, loss, losses, tuple(reported))
 

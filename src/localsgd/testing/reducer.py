@@ -178,7 +178,7 @@ CHECKS = (
 
 
 def _reduced(reducer: Reducer, x: Tensor, weights: Tensor | None = None) -> Tensor:
-    """In one process."""
+    """The mean that a reducer gives in one process."""
     return reducer.reduce(x.clone(), weights, InProcess(x.shape[1])).wait().clone()
 
 

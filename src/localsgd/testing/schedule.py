@@ -40,7 +40,7 @@ def check_schedule(schedule: Schedule) -> None:
 
 
 def at(step: int, sight: Progress) -> Progress:
-    """With a memory of its own, and empty."""
+    """The same progress with an empty memory of its own."""
     return replace(sight, step=step, memory={})
 
 

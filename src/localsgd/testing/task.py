@@ -205,7 +205,7 @@ def _the_pieces_of_the_test_set_make_up_the_whole(task: Task, model: nn.Module) 
 
 
 def _outputs(task: Task, model: nn.Module) -> tuple[Tensor, Tensor]:
-    """In double precision, with targets."""
+    """Outputs in double precision, and their targets."""
     inputs, targets = task.test_batch(INDICES)
     model.double().eval()
     return model(as_read(inputs, model)), targets

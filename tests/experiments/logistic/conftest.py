@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
-from experiments.logistic import Examples, Logistic, Rows, find, read
+from experiments.logistic import Examples, Logistic, find, read
 from localsgd.errors import UserError
 
 
@@ -18,9 +19,7 @@ from localsgd.errors import UserError
 def small() -> Logistic:
     rng = np.random.default_rng(0)
     dense = np.where(rng.random((200, 6)) < 0.4, rng.normal(size=(200, 6)), 0.0)
-    starts = np.concatenate([[0], np.cumsum((dense != 0).sum(axis=1))])
-    rows = Rows(starts, np.nonzero(dense)[1], dense[dense != 0], 6)
-    return Logistic.of(Examples(rows, rng.random(200) < 0.4, (0.0, 1.0)))
+    return Logistic.of(Examples(csr_array(dense), rng.random(200) < 0.4, (0.0, 1.0)))
 
 
 # Before any test hides the environment.

@@ -25,7 +25,7 @@ def test_reads_plain_and_packed(file: Path, pack) -> None:
     file.write_bytes(pack(TEXT.encode()))
     examples = read(file)
     expected = [[0.5, 0, -2], [0, 0, 0], [0, 1e-3, 0], [0, 0, 4]]
-    assert examples.rows.dense().tolist() == expected
+    assert examples.rows.toarray().tolist() == expected
     assert examples.positive.tolist() == [True, False, False, True]
     assert examples.labels == (-1.0, 1.0)
 
@@ -39,12 +39,12 @@ def test_the_larger_label_is_the_positive_one(file: Path) -> None:
 
 def test_width_can_be_given(file: Path) -> None:
     file.write_text(TEXT)
-    assert read(file, features=7).rows.width == 7
+    assert read(file, features=7).rows.shape[1] == 7
 
 
 def test_empty_rows_alone_are_examples(file: Path) -> None:
     file.write_text("1\n-1\n")
-    assert read(file).rows.dense().shape == (2, 0)
+    assert read(file).rows.shape == (2, 0)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +108,6 @@ def test_looks_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (folder / "small.gz").write_bytes(gzip.compress(TEXT.encode()))
     monkeypatch.setenv("LOCALSGD_DATA", str(tmp_path))
     assert find("small") == folder / "small.gz"
-    assert np.array_equal(read(find("small")).rows.columns, [0, 2, 1, 2])
+    assert np.array_equal(read(find("small")).rows.indices, [0, 2, 1, 2])
     with pytest.raises(UserError, match=r"no data set 'other': put libsvm/other\.bz2 into"):
         find("other")

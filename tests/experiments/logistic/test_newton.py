@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
-from experiments.logistic import Examples, Logistic, Minimum, Rows, known_minimum, minimise, newton
+from experiments.logistic import Examples, Logistic, Minimum, known_minimum, minimise, newton
 from experiments.logistic.newton import NoMinimum
 
 
@@ -40,8 +41,7 @@ def test_no_direction_leads_further_down(small: Logistic) -> None:
 
 def test_damps_steps_that_would_overshoot() -> None:
     """A full step from 1 lands higher on these steep rows; the damped one lower."""
-    values = np.array([1.0, 40.0, -1.0])
-    rows = Rows(np.array([0, 1, 2, 3]), np.zeros(3, dtype=np.int64), values, 1)
+    rows = csr_array(np.array([[1.0], [40.0], [-1.0]]))
     problem = Logistic.of(Examples(rows, np.array([True, False, True]), (0.0, 1.0)), 1e-6)
     w = np.array([1.0])
     step = np.asarray(-np.linalg.solve(problem.hessian(w), problem.gradient(w)), np.float64)
@@ -51,7 +51,7 @@ def test_damps_steps_that_would_overshoot() -> None:
 
 
 def test_says_when_there_is_no_minimum() -> None:
-    rows = Rows(np.array([0, 1]), np.array([0]), np.array([-1.0]), 1)
+    rows = csr_array(np.array([[-1.0]]))
     with pytest.raises(NoMinimum, match="lambda > 0"):
         minimise(Logistic(rows, 0.0), most_steps=20)
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array
 
-from experiments.logistic import Examples, Logistic, Rows
+from experiments.logistic import Examples, Logistic
 from localsgd.errors import UserError
 
 
-def printed(problem: Logistic, examples: int | None = None):
+def printed(problem: Logistic):
     """f of w as the paper prints it, in torch."""
-    signed = torch.from_numpy(problem.signed.dense(0, examples))
+    signed = torch.from_numpy(problem.signed.toarray())
 
     def f(w: torch.Tensor) -> torch.Tensor:
         return torch.log1p(torch.exp(signed @ w)).mean() + problem.regularisation / 2 * (w @ w)
@@ -43,7 +44,7 @@ def test_batch_gradients_average_to_the_gradient(small: Logistic) -> None:
 
 
 def test_margins_of_any_size_are_finite() -> None:
-    rows = Rows(np.array([0, 1, 2]), np.array([0, 0]), np.array([1.0, 1.0]), 1)
+    rows = csr_array(np.array([[1.0], [1.0]]))
     problem = Logistic.of(Examples(rows, np.array([True, False]), (0.0, 1.0)), 0.0)
     far = np.array([2000.0])
     assert problem.value(far) == 1000
