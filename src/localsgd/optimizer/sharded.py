@@ -171,15 +171,20 @@ class Agreement:
             )
 
     @torch.no_grad()
-    def spread_not_finite(self) -> None:
+    def spread_not_finite(self) -> bool:
         """Where the weights of some rank are not finite, the rows of the whole worker become NaN,
         so that all its shards are left out of the mean.
+
+        Returns:
+            Whether all weights of the worker are known to be finite. A worker of one rank has not
+            looked.
         """
         if self._worker is None:
-            return
+            return False
         sums = [row.values.sum(dtype=scale_dtype(row.values.dtype)) for row in self._rows]
         found = self.any(~torch.stack([one.isfinite().to(sums[0].device) for one in sums]).all())
         if found.device.type == "cpu" and not bool(found):  # A GPU is not asked.
-            return
+            return True
         for row in self._rows:
             row.values.masked_fill_(found.to(row.values.device), torch.nan)
+        return False
