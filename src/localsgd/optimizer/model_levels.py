@@ -54,7 +54,7 @@ class ModelLevels(Stacks[AnyLevel]):
         self._rows = rows
         self._agreement = agreement
         self._left_out = left_out
-        self._finite = False
+        self._known_finite = False
         layouts = [row.layout for row in rows]
         by_level = [bound_to_all(reducer, layouts) for reducer in settings.reducers]
         stacks = [
@@ -65,7 +65,7 @@ class ModelLevels(Stacks[AnyLevel]):
                 outers=settings.outers,
                 ledger=ledger,
                 delay=settings.delay,
-                spare=Spare(row.layout.gaps, says, refuse, lambda: self._finite)
+                spare=Spare(row.layout.gaps, says, refuse, lambda: self._known_finite)
                 if over is None
                 else None,
             )
@@ -101,11 +101,11 @@ class ModelLevels(Stacks[AnyLevel]):
         for row in self._rows:
             row.fill()
         if averages:
-            self._finite = self._agreement.spread_not_finite()
+            self._known_finite = self._agreement.spread_not_finite()
         try:
             yield
         finally:
-            self._finite = False
+            self._known_finite = False
             for row in self._rows:
                 row.empty()
 
