@@ -1,7 +1,8 @@
 """A sync of sharded workers against one flat all-reduce of the shards.
 
-Two workers of two shards each, on gloo over loopback. Beside it, one message for each tensor and
-copies around it, as torchft's LocalSGD and DiLoCo do with shards. All use one process group across
+Two workers of two shards each, on gloo over loopback. Beside it, torchft's LocalSGD and DiLoCo if
+torchft is installed, which send a message for each tensor and copy it there and back; and the least
+that this takes, one tensor at a time. Our DiLoCo is timed as well. All use one process group across
 workers. It needs a machine that does nothing else: four processes on two cores wait for each other.
 """
 
@@ -18,7 +19,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from benchmarks import crew
+from benchmarks import crew, torchft_sync
 from benchmarks.report import Finding, publish, timed
 from benchmarks.sync import slowest, sync_of, turns
 from benchmarks.timing import Action, Times
@@ -27,6 +28,7 @@ from localsgd.rows.shards import local
 
 SECONDS = 40.0
 REFERENCE, CONTROL, OURS = "flat all-reduce", "flat all-reduce again", "LocalSGD"
+DILOCO = "LocalSGD, DiLoCo"
 ONE_BY_ONE = "one tensor at a time"
 BOUNDS = {"even": 1.05, "uneven": 1.3}
 WIDTHS = {"even": 2048, "uneven": 2047}
@@ -53,11 +55,15 @@ def contestants(mesh: DeviceMesh, width: int) -> tuple[dict[str, Action], float]
             return group if dist.get_rank() in ranks else None
         return new_group(ranks, **keywords)
 
-    model = model_of(width, mesh)
-    inner = torch.optim.SGD(model.parameters(), lr=0.1)
-    with mock.patch.object(dist, "new_group", known):
-        ours = LocalSGD(inner, model, topology=mesh["replicate"], local_steps=1, average="models")
-    theirs = [local(p).clone() for p in model.parameters()]
+    def ours(**settings: Any) -> LocalSGD:
+        model = model_of(width, mesh)
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        settings = {"local_steps": 1, "average": "models", **settings}
+        with mock.patch.object(dist, "new_group", known):
+            return LocalSGD(inner, model, topology=mesh["replicate"], **settings)
+
+    plain = ours()
+    theirs = [local(p).clone() for p in plain.model.parameters()]
     size = sum(shard.numel() for shard in theirs)
 
     def one_by_one() -> None:
@@ -75,11 +81,17 @@ def contestants(mesh: DeviceMesh, width: int) -> tuple[dict[str, Action], float]
 
         return sum_and_divide
 
-    sync = sync_of(ours)
+    sync = sync_of(plain)
     sync()
-    sent = ours.ledger.bytes / (4 * size)
-    actions = {REFERENCE: flat_sum(), CONTROL: flat_sum(), OURS: sync, ONE_BY_ONE: one_by_one}
-    return actions, sent
+    sent = plain.ledger.bytes / (4 * size)
+    return {
+        REFERENCE: flat_sum(),
+        CONTROL: flat_sum(),
+        OURS: sync,
+        DILOCO: sync_of(ours(outer="diloco")),
+        ONE_BY_ONE: one_by_one,
+        **torchft_sync.syncs(lambda: model_of(width, mesh), group),
+    }, sent
 
 
 def timed_here(width: int, seconds: float) -> tuple[dict[str, Times], float]:
@@ -104,6 +116,8 @@ def main() -> bool:
     parser.add_argument("--share", type=float, default=1.0, help="of the usual seconds")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if not torchft_sync.THERE:
+        print("torchft is not installed, so its LocalSGD and DiLoCo are left out")
     return publish("sharded", "A sync of sharded workers", measure(options.share * SECONDS))
 
 

@@ -1,10 +1,11 @@
 """A small GPT trained by 2 workers of 2 shards each; the lines of local SGD are marked with `# <-`.
 
     torchrun --nproc-per-node 4 examples/sharded.py
-    torchrun --nproc-per-node 4 examples/sharded.py --text wikitext-2/wiki.train.tokens
+    torchrun --nproc-per-node 4 examples/sharded.py --data wikitext-2
 
 Inside a worker FSDP2 shards the model, and gathers it for each pass over a fast link. Between
-workers shards are averaged after 8 local steps. Without `--text` it learns Python's own manual.
+workers shards are averaged after 8 local steps. `--data` is the folder of WikiText-2, or a file of
+text; without it the model learns Python's own manual.
 """
 
 import argparse
@@ -62,7 +63,10 @@ class GPT(nn.Module):
 
 
 def text_of(path: Path | None) -> Tensor:
-    text = path.read_bytes() if path else "\n".join(topics.values()).encode()
+    if path is None:
+        text = "\n".join(topics.values()).encode()
+    else:
+        text = (path / "wiki.train.tokens" if path.is_dir() else path).read_bytes()
     return torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
 
 
@@ -93,35 +97,40 @@ def train(text: Tensor, steps: int, workers: int, out: Path | None) -> float:
     unseen = batch(text[-len(text) // 10 :], torch.Generator().manual_seed(0), 32)
     text = text[: -len(text) // 10]
     generator = torch.Generator().manual_seed(1 + dist.get_rank())  # Each rank has its own batches.
-    judged = float("nan")
+
+    def judged(step: int) -> float:
+        with optimizer.averaged_model(), torch.no_grad():  # All ranks gather the model.
+            loss = loss_of(model, *unseen).item()
+        if dist.get_rank() == 0:
+            print(f"step {step}: loss of the averaged model {loss:.3f}", flush=True)
+        return loss
+
+    loss = judged(0)
     for step in range(1, steps + 1):
         optimizer.zero_grad()
         loss_of(model, *batch(text, generator)).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # by the norm of the worker's gradient
         optimizer.step()
         if step % 40 == 0 or step == steps:
-            with optimizer.averaged_model(), torch.no_grad():  # All ranks gather the model.
-                judged = loss_of(model, *unseen).item()
-            if dist.get_rank() == 0:
-                print(f"step {step}: loss of the averaged model {judged:.3f}")
+            loss = judged(step)
 
     optimizer.finish()
     whole = {name: p.full_tensor() for name, p in model.named_parameters()}  # type: ignore
     if dist.get_rank() == 0 and out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         torch.save(whole, out)
-    return judged
+    return loss
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--text", type=Path, help="a file to learn, such as WikiText-2's")
+    parser.add_argument("--data", type=Path, help="a file to learn, or WikiText-2's folder")
     parser.add_argument("--out", type=Path, default=Path("runs/sharded/model.pt"))
     options = parser.parse_args()
     dist.init_process_group("gloo")
-    train(text_of(options.text), options.steps, options.workers, options.out)
+    train(text_of(options.data), options.steps, options.workers, options.out)
     dist.destroy_process_group()
 
 

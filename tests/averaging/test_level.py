@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from localsgd import outer
 from localsgd.averaging.build import build_levels
-from localsgd.averaging.level import Level, average_and_share
+from localsgd.averaging.level import Level, Spare, average_and_share
 from localsgd.averaging.placement import placement_of
 from localsgd.averaging.topology import Topology
 from localsgd.reduce import ExactMean, OrderedMean, Reducer
@@ -62,6 +62,16 @@ def test_an_outer_sync_includes_the_inner_ones() -> None:
     rows = rows_of(1, 3, 10, 20)
     average_and_share(levels_of("2x2", rows))
     assert heights(rows) == [8.5] * 4
+
+
+def test_rows_that_were_read_say_nothing_of_the_means_further_out() -> None:
+    """The sum of two finite numbers is not finite, and its block is left out of the outer mean."""
+    rows = rows_of(1, 1, 10, 20)
+    rows[:2, 0] = 1.7e308
+    rows[:, 7] = 0
+    spare = Spare([7], says=lambda: None, seen=lambda: True)
+    average_and_share(levels_of("2x2", rows, spare=spare))
+    assert rows.tolist() == [[15.0] * 7 + [0.0]] * 4
 
 
 def test_levels_that_have_averaged_gradients_are_skipped_but_handed_down() -> None:

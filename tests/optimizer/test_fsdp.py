@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -16,8 +17,10 @@ from torch.distributed.fsdp import (
 )
 from torch.profiler import ProfilerActivity, profile
 
-from localsgd import LocalSGD, adacomm, post_local
-from localsgd.rows.shards import local
+from localsgd import Delay, LocalSGD, adacomm, post_local
+from localsgd.averaging import level
+from localsgd.rows import model_rows
+from localsgd.rows.shards import local, padded_shards
 from tests.distributed.harness import run
 from tests.optimizer.reference import assert_bits, assert_same
 from tests.optimizer.sharded import (
@@ -61,6 +64,21 @@ def left_out() -> None:
     train([optimizer], model, worker, range(2, 4), position)
     optimizer.finish()
     alike(whole(model))
+
+
+def read_once() -> None:
+    """A row that was read for the whole worker is not read again; what is made of it is."""
+    cases: list[tuple[dict[str, Any], int]] = [
+        ({}, 0),
+        ({"outer": "diloco"}, 1),
+        ({"delay": Delay(fragments=2)}, 1),
+    ]
+    for keywords, reads in cases:
+        model, optimizer = mesh_and_optimizer(net(), local_steps=2, **keywords)
+        worker, position = rank_of_worker()
+        with mock.patch.object(level, "leave_out", wraps=level.leave_out) as read:
+            train([optimizer], model, worker, range(2), position)
+        assert read.call_count == reads
 
 
 def step_left_out() -> None:
@@ -209,6 +227,7 @@ def judged_by_loss() -> None:
 def decided_together() -> None:
     for check in (
         left_out,
+        read_once,
         step_left_out,
         scaled,
         clipped,
@@ -233,15 +252,16 @@ def places(optimizer: LocalSGD) -> list[bool]:
 
 
 def where_shards_lie() -> None:
-    """Even ones lie in the row, others are copied; neither takes new memory at a sync."""
+    """All lie in the row, whether FSDP pads them or not, and a sync takes no new memory."""
     model, optimizer = mesh_and_optimizer(perceptron(4, 256, 256, 3, 1), local_steps=1 << 30)
     worker, position = rank_of_worker()
     even = [p.shape[0] % SHARDS == 0 for p in model.parameters()]
     assert even == [True] * 4 + [False] * 4
-    assert all(there for there, is_even in zip(places(optimizer), even, strict=True) if is_even)
-    assert places(optimizer).count(False) == 2 * position  # FSDP pads the shorter ones.
+    # FSDP pads the shorter ones.
+    assert sum(len(row.padded) for row in optimizer._rows) == 2 * position
     train([optimizer], model, worker, range(2), position)
     before = [local(p).data_ptr() for p in model.parameters()]
+    model.load_state_dict(model.state_dict())  # after which FSDP looks for its memory anew
     optimizer.finish()
     train([optimizer], model, worker, range(2, 3), position)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
@@ -249,7 +269,31 @@ def where_shards_lie() -> None:
     taken = sum(max(0, event.self_cpu_memory_usage) for event in profiled.key_averages())
     assert taken < 0.05 * sum(row.values.nbytes for row in optimizer._rows)
     assert [local(p).data_ptr() for p in model.parameters()] == before
+    assert all(places(optimizer))
     alike(whole(model))
+
+
+def moved_by_fsdp() -> None:
+    """Padded shards that FSDP has moved, at once or in the middle of training, are copied."""
+    worker, position = rank_of_worker()
+    ends = []
+    for moved in ("never", "at once", "later"):
+        with mock.patch.object(
+            model_rows, "padded_shards", (lambda _: {}) if moved == "at once" else padded_shards
+        ):
+            model, optimizer = mesh_and_optimizer(net(), local_steps=2)
+        assert all(places(optimizer)) == (moved != "at once" or not position)
+        train([optimizer], model, worker, range(3), position)
+        if moved == "later":
+            for shard in padded_shards(model).values():
+                parameter = shard.known.sharded_param
+                parameter._local_tensor = local(parameter).clone()
+                shard.known.reset_sharded_param()
+            assert all(places(optimizer)) == (not position)
+        train([optimizer], model, worker, range(3, 6), position)
+        ends.append(whole(model))
+    assert_bits(*ends[:2])
+    assert_bits(*ends[1:])
 
 
 class Tied(nn.Module):
@@ -361,6 +405,7 @@ def in_memory() -> None:
     for check in (
         compiled,
         where_shards_lie,
+        moved_by_fsdp,
         frozen_and_tied,
         in_other_precision,
         offloaded,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -72,6 +73,8 @@ def build_levels(
             if reducer is not None and (not counted or part.shape != members.shape):
                 reducer = reducer.part(start, stop)  # with a memory of its own
             own = spare and spare.within(start, stop)
+            if own is not None and (level or part is not members):  # not the row that was read
+                own = replace(own, seen=lambda: False)
             return Level(part, collective, reducer=reducer, outer=outer, spare=own, **options)
 
         if level == count - 1 and not delay.none:

@@ -35,11 +35,13 @@ class Spare:
             out. Where there is none, nobody can be left out, and that is an error.
         says: called here before, or on a GPU, which is not asked, at every sync.
         refuse: raises, on all processes, where a member should have been left out and can't be.
+        seen: whether the rows have been read just now and are finite; asked by the innermost level.
     """
 
     places: Sequence[int]
     says: Callable[[], None]
     refuse: Callable[[], None] = lambda: None
+    seen: Callable[[], bool] = lambda: False
 
     @property
     def place(self) -> int | None:
@@ -171,7 +173,8 @@ class Level:
         if not self.plain:
             torch.sub(self.anchor.unsqueeze(1), self.members, out=self.members)
         if self._spare is not None and self.reducer.linear:
-            leave_out(self.members, self._spare)
+            if not (self.plain and self._spare.seen()):
+                leave_out(self.members, self._spare)
             on_cpu = self.members.device.type == "cpu"
             if self.plain and self._spare.place is None and on_cpu:
                 self._own = self.members.clone()

@@ -48,9 +48,8 @@ def averaged(
     saved_buffers = KeptBuffers(model)
     reshard(model)
     try:
-        if rows_differ and agreement is not None:
-            agreement.spread_not_finite()
-        left_out = [_average(row, world, says) for row in changing]
+        seen = rows_differ and agreement is not None and agreement.spread_not_finite()
+        left_out = [_average(row, world, says, seen) for row in changing]
         for row in changing:
             row.empty()
         average_buffers(model, world)
@@ -65,13 +64,18 @@ def averaged(
 
 
 @torch.no_grad()
-def _average(row: Row, world: Collective, says: Callable[[], None]) -> bool:
-    """Averages a row; returns whether workers were left out, or `False` on a GPU."""
+def _average(row: Row, world: Collective, says: Callable[[], None], seen: bool) -> bool:
+    """Averages a row; returns whether workers were left out, or `False` on a GPU.
+
+    Args:
+        seen: whether the row is known to be finite.
+    """
     spare = row.layout.spare
     values = row.values[None, None]
     if spare is None or world.members == 1:
         return False
-    leave_out(values, Spare([spare], says))
+    if not seen:
+        leave_out(values, Spare([spare], says))
     mean = ExactMean().reduce(values, None, world).wait()
     share = made_up(mean, spare, world.members, None)
     return share is not None and share.device.type == "cpu"

@@ -54,6 +54,7 @@ class ModelLevels(Stacks[AnyLevel]):
         self._rows = rows
         self._agreement = agreement
         self._left_out = left_out
+        self._known_finite = False
         layouts = [row.layout for row in rows]
         by_level = [bound_to_all(reducer, layouts) for reducer in settings.reducers]
         stacks = [
@@ -64,7 +65,9 @@ class ModelLevels(Stacks[AnyLevel]):
                 outers=settings.outers,
                 ledger=ledger,
                 delay=settings.delay,
-                spare=Spare(row.layout.gaps, says, refuse) if over is None else None,
+                spare=Spare(row.layout.gaps, says, refuse, lambda: self._known_finite)
+                if over is None
+                else None,
             )
             for index, (row, *reducers) in enumerate(zip(rows, *by_level, strict=True))
         ]
@@ -98,10 +101,11 @@ class ModelLevels(Stacks[AnyLevel]):
         for row in self._rows:
             row.fill()
         if averages:
-            self._agreement.spread_not_finite()
+            self._known_finite = self._agreement.spread_not_finite()
         try:
             yield
         finally:
+            self._known_finite = False
             for row in self._rows:
                 row.empty()
 

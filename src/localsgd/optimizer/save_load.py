@@ -27,8 +27,8 @@ from localsgd.optimizer.ddp import unwrapped
 from localsgd.optimizer.local_sgd import LocalSGD
 from localsgd.optimizer.regroup import Momenta, Regrouped
 from localsgd.optimizer.save_source import Source, name_of
-from localsgd.rows.shards import cut_like, reshard
-from localsgd.saving.tree import as_tensor, as_text, pack
+from localsgd.rows.shards import cut_like, is_sharded, reshard
+from localsgd.saving.tree import POSITION, as_tensor, as_text, pack
 
 if TYPE_CHECKING:
     pass
@@ -88,7 +88,8 @@ def save(
 
     place, optimizers = _absolute(folder), _listed(optimizer)
     lead = optimizers[0]
-    tensors = _agreed(lead, "save", lambda: _own(model, optimizers, more))
+    names = _names_of_stage if lead.agreement.of_stages else lambda _: []
+    tensors = _agreed(lead, "save", lambda: _own(model, optimizers, more), names)
     averaged = _averaged(model, optimizers)
     files = {averaged_file.NAME: partial(averaged_file.write, tensors=averaged)}
     with lead.apart() as group:
@@ -171,22 +172,54 @@ def _wait_for_the_last() -> None:
         _running.pop().result()
 
 
-def _agreed(lead: LocalSGD, call: str, make: Callable[[], Any]) -> Any:
-    """What `make` returns, if no rank refuses; else all ranks raise the first refusal."""
+def _agreed(
+    lead: LocalSGD,
+    call: str,
+    make: Callable[[], Any],
+    names_of: Callable[[Any], list[str]] = lambda _: [],
+) -> Any:
+    """What `make` returns, if no rank refuses; else all ranks raise the first refusal.
+
+    Args:
+        names_of: of what was made, which no two ranks may have.
+    """
     made, problem = None, ""
     try:
         _wait_for_the_last()
         made = make()
     except UserError as error:
         problem = str(error)
-    detail = json.dumps([problem, getattr(made, "id", "")])
+    detail = json.dumps([problem, getattr(made, "id", ""), [] if problem else names_of(made)])
     told = [json.loads(text) for text in lead.meet(call, detail)]
-    for rank, (text, _) in enumerate(told):
+    for rank, (text, *_) in enumerate(told):
         if text:
             raise UserError(text if lead.workers == 1 else f"rank {rank}: {text}")
-    if len({name for _, name in told}) > 1:
+    if len({name for _, name, _ in told}) > 1:
         raise UserError("ranks read different saves; give all a folder that they share")
+    _check_stages([names for *_, names in told])
     return made
+
+
+def _names_of_stage(tensors: Mapping[str, Tensor]) -> list[str]:
+    """Names of a stage's tensors, as those of the whole model of its worker."""
+    return [POSITION.sub("", name, count=1) for name in tensors if "/model/state/" in name]
+
+
+def _check_stages(names: Sequence[Sequence[str]]) -> None:
+    """Refuses stages of which two have one name, so that there is no whole to put them in.
+
+    Args:
+        names: of each rank's stage.
+    """
+    ranks: dict[str, int] = {}
+    for rank, own in enumerate(names):
+        for name in own:
+            if (first := ranks.setdefault(name, rank)) != rank:
+                raise UserError(
+                    f"ranks {first} and {rank} hold stages of one model, and both have "
+                    f"{name.partition('/model/state/')[2]}; make stages that keep the names of the "
+                    "whole model, or save each rank's state_dict() by torch.save"
+                )
 
 
 def _own(model: nn.Module, optimizers: Sequence[LocalSGD], more: Any) -> dict[str, Tensor]:
@@ -195,11 +228,12 @@ def _own(model: nn.Module, optimizers: Sequence[LocalSGD], more: Any) -> dict[st
     module = _checked(model, optimizers)
     state = module.state_dict()
     lead = optimizers[0]
-    if lead.agreement.of_stages:
+    stages = lead.agreement.of_stages
+    if stages and any(map(is_sharded, state.values())):
         raise UserError(
-            "ranks of a worker hold stages of the model, whose names say nothing of the whole; "
-            "save the state_dict() of each rank's model and optimizer by torch.save, and load it "
-            "on the same rank"
+            "ranks of a worker hold stages of the model that are sharded as well, and names of "
+            "shards don't say of which stage they are; save the state_dict() of each rank's model "
+            "and optimizer by torch.save, and load it on the same rank"
         )
     objects = {name: one.state_dict() for name, one in more.items() if _has_state(name, one)}
     tree = {
@@ -217,7 +251,7 @@ def _own(model: nn.Module, optimizers: Sequence[LocalSGD], more: Any) -> dict[st
         tensors[f"{own}/{part}.json"] = as_tensor(text)
     about = {"format": FORMAT, "workers": lead.workers, "steps": lead.steps}
     if lead.agreement.positions > 1:
-        about["positions"] = lead.agreement.positions
+        about |= {"positions": lead.agreement.positions, "stages": stages}
     return {**tensors, ABOUT: as_tensor(json.dumps(about))}
 
 
@@ -229,7 +263,10 @@ def _averaged(model: nn.Module, optimizers: Sequence[LocalSGD]) -> dict[str, Ten
         if optimizers[0].worker:
             return {}
         found = averaged_file.copied(unwrapped(model)[0].state_dict())
-        return {} if optimizers[0].agreement.position else found
+        agreement = optimizers[0].agreement
+        if agreement.of_stages:
+            return {name: own[name] for own in agreement.gathered(found) for name in own}
+        return {} if agreement.position else found
 
 
 class _Found:
@@ -270,6 +307,7 @@ class _Found:
             )
         lead = optimizers[0]
         then, now = about["workers"], lead.workers
+        _check_cut(place, about, lead)
         source = Source(files, about.get("positions", 1), module, optimizers)
         tree = source.read(lead.worker if then == now else 0, PARTS)
         found = _Found(files.id, tree)
@@ -282,7 +320,9 @@ class _Found:
             found._regroup(source, then, now, optimizers, momenta)
             state, whole = module.state_dict(), averaged_file.read(files.place / averaged_file.NAME)
             tree["model"]["state"] |= {
-                name: cut_like(value, state.get(name, value)) for name, value in whole.items()
+                name: cut_like(value, state.get(name, value))
+                for name, value in whole.items()
+                if name in state or not about.get("stages")  # else it is of another stage
             }
         else:
             for optimizer, state in zip(optimizers, tree["optimizers"], strict=True):
@@ -339,6 +379,19 @@ def _checked(model: nn.Module, optimizers: Sequence[LocalSGD]) -> nn.Module:
                 "given, or an nn.ModuleList of those that several were"
             )
     return module
+
+
+def _check_cut(place: Path, about: Mapping[str, Any], lead: LocalSGD) -> None:
+    """Refuses other stages than then: inner optimizers number their tensors stage by stage."""
+    agreement = lead.agreement
+    then = about["positions"] if about.get("stages") else 1
+    now = agreement.positions if agreement.of_stages else 1
+    if then != now:
+        cuts = [f"in {count} stages" if count > 1 else "in one piece" for count in (then, now)]
+        raise UserError(
+            f"{place} was saved of a model {cuts[0]}, and this one is {cuts[1]}; cut it as it was, "
+            f"or begin anew from the weights in {averaged_file.NAME}"
+        )
 
 
 def _check_names(module: nn.Module, state: Mapping[str, Any], place: Path) -> None:

@@ -139,7 +139,8 @@ class Agreement:
     def __init__(self, placement: Placement, rows: Sequence[Row]) -> None:
         self._worker = placement.worker
         self._rows = rows
-        self._ranks = set(placement.grid.worker(placement.process))
+        ranks = placement.grid.worker(placement.process)
+        self._ranks, self._first = set(ranks), ranks[0]
         self.position = placement.grid.position(placement.process)
         self.positions = len(placement.grid.ranks)
 
@@ -154,6 +155,16 @@ class Agreement:
             return found
         count = found.to(torch.float32, copy=True).view(1, 1, 1)
         return self._worker.sum(count).wait().view(()) > 0
+
+    def gathered(self, value: Any) -> list[Any]:
+        """What each rank of the worker gives, at position 0; nothing elsewhere. For few, large
+        things: it is pickled.
+        """
+        if self._worker is None:
+            return [value]
+        found: list[Any] = [None] * self.positions if self.position == 0 else []
+        dist.gather_object(value, found or None, dst=self._first, group=self._worker.group)
+        return found
 
     @property
     def of_stages(self) -> bool:
@@ -171,15 +182,20 @@ class Agreement:
             )
 
     @torch.no_grad()
-    def spread_not_finite(self) -> None:
+    def spread_not_finite(self) -> bool:
         """Where the weights of some rank are not finite, the rows of the whole worker become NaN,
         so that all its shards are left out of the mean.
+
+        Returns:
+            Whether all weights of the worker are known to be finite. A worker of one rank has not
+            looked.
         """
         if self._worker is None:
-            return
+            return False
         sums = [row.values.sum(dtype=scale_dtype(row.values.dtype)) for row in self._rows]
         found = self.any(~torch.stack([one.isfinite().to(sums[0].device) for one in sums]).all())
         if found.device.type == "cpu" and not bool(found):  # A GPU is not asked.
-            return
+            return True
         for row in self._rows:
             row.values.masked_fill_(found.to(row.values.device), torch.nan)
+        return False

@@ -3,7 +3,7 @@
 A model in a user's own loop has one row for each dtype and device. Sharded parameters have one for
 each set of axes that they are cut along, so that ranks which hold the same shards hold equal rows.
 Parameters are moved into the rows once and stay there; if the user moves them out again, the next
-sync raises an error. Shards that FSDP keeps in padded memory of its own are copied at each sync.
+sync raises an error. Shards that FSDP has moved to memory of its own are copied at each sync.
 
 Shapes: n scalars of a row.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -23,7 +23,14 @@ from torch.optim import Optimizer
 
 from localsgd.errors import UserError
 from localsgd.rows.layout import Layout, adopt
-from localsgd.rows.shards import cut_along, is_sharded, local, renew_references
+from localsgd.rows.shards import (
+    Padded,
+    cut_along,
+    is_sharded,
+    local,
+    padded_shards,
+    renew_references,
+)
 
 BATCH = 8
 """Parameters that are checked in one sync, which takes a few microseconds."""
@@ -49,34 +56,38 @@ class Row:
         values: `[n]`, the memory of all parameters.
         parameters: in the order of the layout's slots.
         homes: the modules' dictionaries that hold the parameters, and their names there.
-        elsewhere: the indices of parameters that keep memory of their own.
+        padded: the indices of shards that FSDP may move to memory of its own.
     """
 
     layout: Layout
     values: Tensor
     parameters: tuple[nn.Parameter, ...]
     homes: tuple[tuple[dict[str, nn.Parameter | None], str], ...]
-    elsewhere: tuple[int, ...] = ()
+    padded: tuple[int, ...] = ()
 
     @torch.no_grad()
     def fill(self) -> Tensor:
         """Copies what lies elsewhere into the row `[n]`, which is then what the model holds."""
-        if self.elsewhere:
-            torch._foreach_copy_(self._copies, self._originals())
+        if elsewhere := self.elsewhere:
+            torch._foreach_copy_(self._copies(elsewhere), self._originals(elsewhere))
         return self.values
 
     @torch.no_grad()
     def empty(self) -> None:
         """Copies the row to what lies elsewhere, so that the model holds it."""
-        if self.elsewhere:
-            torch._foreach_copy_(self._originals(), self._copies)
+        if elsewhere := self.elsewhere:
+            torch._foreach_copy_(self._originals(elsewhere), self._copies(elsewhere))
 
-    @cached_property
-    def _copies(self) -> list[Tensor]:
-        return [self.layout.slots[index].view(self.values) for index in self.elsewhere]
+    @property
+    def elsewhere(self) -> list[int]:
+        """The indices of shards that FSDP has moved."""
+        return [index for index in self.padded if self._is_moved(index)]
 
-    def _originals(self) -> list[Tensor]:
-        return [local(self.parameters[index]).detach() for index in self.elsewhere]
+    def _copies(self, indices: Sequence[int]) -> list[Tensor]:
+        return [self.layout.slots[index].view(self.values) for index in indices]
+
+    def _originals(self, indices: Sequence[int]) -> list[Tensor]:
+        return [local(self.parameters[index]).detach() for index in indices]
 
     def check_in_place(self) -> None:
         """Raises if a parameter has left the row or the model.
@@ -110,7 +121,7 @@ class Row:
     @cached_property
     def _batches(self) -> list[Batch]:
         base, size = self.values.data_ptr(), self.values.element_size()
-        slots, apart = self.layout.slots, set(self.elsewhere)
+        slots, apart = self.layout.slots, set(self.padded)
         sharded = any(map(is_sharded, self.parameters))
         batches = []
         for start in range(0, len(slots), BATCH):
@@ -136,7 +147,7 @@ class Row:
     def _refuse_moved(self) -> None:
         placed = zip(self.layout.slots, self.parameters, self.homes, strict=True)
         for index, (slot, parameter, (home, key)) in enumerate(placed):
-            moved = index not in self.elsewhere and self._is_moved(index)
+            moved = index not in self.padded and self._is_moved(index)
             if moved or parameter.dtype != self.values.dtype:
                 raise UserError(
                     f"{slot.name} has been given other memory since LocalSGD took it in "
@@ -175,18 +186,27 @@ def rows_of(model: nn.Module, inner: Optimizer, multiple: int) -> tuple[Row, ...
         multiple: the length of a row is a multiple of this.
     """
     named = list(_synchronised(model, inner))
+    padded = padded_shards(model)
     rows = []
     for kind in dict.fromkeys(_kind(p) for _, p in named):
         chosen = [(name, p) for name, p in named if _kind(p) == kind]
         layout = Layout.of(((name, local(p.data)) for name, p in chosen), multiple=multiple)
         if layout.spare is None:  # It marks a worker that is left out of a mean.
             layout = replace(layout, length=layout.length + multiple)
-        values = layout.rows(1, kind[1])[0]
-        adopt(layout, values, chosen)
         parameters = tuple(p for _, p in chosen)
+        there = [
+            (s.offset, padded.get(id(p))) for s, p in zip(layout.slots, parameters, strict=True)
+        ]
+        ends = [offset + shard.scalars for offset, shard in there if shard]
+        memory = replace(layout, length=max(layout.length, *ends, 0)).rows(1, kind[1])[0]
+        values = memory[: layout.length]
+        adopt(layout, values, chosen)
+        for offset, shard in there:
+            if shard:
+                shard.gather_from(memory[offset : offset + shard.scalars])
         rows.append(Row(layout, values, parameters, tuple(_home(model, n) for n, _ in chosen)))
     renew_references(model, (name for name, p in named if is_sharded(p)))
-    return tuple(map(_seen_elsewhere, rows))
+    return tuple(_with_padded(row, padded) for row in rows)
 
 
 def _kind(parameter: nn.Parameter) -> tuple[torch.dtype, torch.device, tuple[int | str, ...]]:
@@ -194,10 +214,12 @@ def _kind(parameter: nn.Parameter) -> tuple[torch.dtype, torch.device, tuple[int
     return parameter.dtype, local(parameter).device, cut_along(parameter)
 
 
-def _seen_elsewhere(row: Row) -> Row:
-    """The row with those parameters noted that were not left in it, as FSDP pads uneven shards."""
-    apart = tuple(index for index in range(len(row.parameters)) if row._is_moved(index))
-    return replace(row, elsewhere=apart) if apart else row
+def _with_padded(row: Row, padded: Mapping[int, Padded]) -> Row:
+    """The row with those parameters noted that FSDP has moved already, or may move."""
+    parameters = enumerate(row.parameters)
+    return replace(
+        row, padded=tuple(i for i, p in parameters if id(p) in padded or row._is_moved(i))
+    )
 
 
 def _home(model: nn.Module, name: str) -> tuple[dict[str, nn.Parameter | None], str]:

@@ -5,9 +5,10 @@ Shapes: a shard has the shape of the tensor, but along the axes that it is cut a
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterable
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from torch import Tensor, nn
 
@@ -74,6 +75,43 @@ def reshard(model: nn.Module) -> None:
     """
     for module in fsdp_modules(model):
         module.reshard()
+
+
+class Padded(NamedTuple):
+    """A shard that is shorter than those of other ranks, so that FSDP gathers more than it.
+
+    What follows the shard is dropped by whoever receives it.
+
+    Args:
+        scalars: that are gathered.
+        known: what FSDP knows of the parameter.
+    """
+
+    scalars: int
+    known: Any
+
+    def gather_from(self, memory: Tensor) -> None:
+        """Lets FSDP gather from `memory`, of so many scalars, which begins with the shard."""
+        self.known._sharded_param_data = memory
+
+
+def padded_shards(model: nn.Module) -> dict[int, Padded]:
+    """The padded shards here, by the `id` of the parameter.
+
+    They are missing where FSDP takes other memory all the same: if shards are pinned, or in a
+    version of PyTorch that keeps its knowledge elsewhere.
+    """
+    found = {}
+    for module in fsdp_modules(model):
+        state = module._get_fsdp_state()
+        groups = getattr(state, "_fsdp_param_groups", None)  # older versions have one
+        if groups is None:
+            groups = [getattr(state, "_fsdp_param_group", None)]
+        for known in itertools.chain(*(group.fsdp_params for group in groups if group)):
+            memory, size = local(known.sharded_param), known.padded_sharded_param_size
+            if memory.numel() and memory.shape != size and not known.pin_memory:
+                found[id(known.sharded_param)] = Padded(size.numel(), known)
+    return found
 
 
 def renew_references(model: nn.Module, names: Iterable[str]) -> None:
