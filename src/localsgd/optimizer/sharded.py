@@ -139,8 +139,7 @@ class Agreement:
     def __init__(self, placement: Placement, rows: Sequence[Row]) -> None:
         self._worker = placement.worker
         self._rows = rows
-        ranks = placement.grid.worker(placement.process)
-        self._ranks, self._first = set(ranks), ranks[0]
+        self._ranks = placement.grid.worker(placement.process)
         self.position = placement.grid.position(placement.process)
         self.positions = len(placement.grid.ranks)
 
@@ -156,21 +155,34 @@ class Agreement:
         count = found.to(torch.float32, copy=True).view(1, 1, 1)
         return self._worker.sum(count).wait().view(()) > 0
 
-    def gathered(self, value: Any) -> list[Any]:
-        """What each rank of the worker gives, at position 0; nothing elsewhere. For few, large
-        things: it is pickled.
+    def gathered(self, tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+        """The tensors of each rank of the worker, at position 0; nothing elsewhere.
+
+        They travel as safetensors, one rank after the other, so that no message chooses code.
         """
+        from safetensors.torch import load, save
+
         if self._worker is None:
-            return [value]
-        found: list[Any] = [None] * self.positions if self.position == 0 else []
-        dist.gather_object(value, found or None, dst=self._first, group=self._worker.group)
+            return [tensors]
+        device = self._rows[0].values.device
+        own = torch.frombuffer(bytearray(save(tensors)), dtype=torch.uint8).to(device)
+        length = torch.tensor([[[len(own)]]], device=device)
+        lengths = self._worker.gather(length).wait()[0, :, 0].tolist()
+        if self.position:
+            dist.send(own, self._ranks[0], group=self._worker.group)
+            return []
+        found = [tensors]
+        for rank, size in zip(self._ranks[1:], lengths[1:], strict=True):
+            theirs = own.new_empty(size)
+            dist.recv(theirs, rank, group=self._worker.group)
+            found.append(load(theirs.cpu().numpy().tobytes()))
         return found
 
     @property
     def of_stages(self) -> bool:
         """Whether some ranks of the worker share no tensor with this one."""
         seen = {rank for row in self._rows for p in row.parameters for rank in ranks_of(p)}
-        return self._worker is not None and not self._ranks <= seen
+        return self._worker is not None and not seen.issuperset(self._ranks)
 
     def check_scaler(self) -> None:
         """Refuses a `GradScaler` that sees the overflows of a part of the worker alone."""
