@@ -38,6 +38,16 @@ def test_forecast_table_and_pictures(swept: tuple[Path, str]) -> None:
         assert (out / name).read_bytes().startswith(b"\x89PNG")
 
 
+def test_show_has_the_table_again(command: Command, swept: tuple[Path, str]) -> None:
+    out, said = swept
+    ended = command("show", out)
+    assert (ended.status, ended.err) == (0, "")
+    table, _, costs = ended.out.partition("\n\n")
+    assert table in said
+    assert "95 % interval" in table
+    assert "sent per" in costs
+
+
 def test_a_shared_first_phase_is_trained_once_and_changes_no_bit(
     command: Command, swept: tuple[Path, str], whole: Path
 ) -> None:

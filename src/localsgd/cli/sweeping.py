@@ -13,6 +13,7 @@ from localsgd.basics.units import plural
 from localsgd.cli.comparing import check_runs, check_varied, folder_name
 from localsgd.cli.forecasting import forecast, in_shards, names_in
 from localsgd.cli.options import Hosting, SweepCommand
+from localsgd.cli.swept import keep, table
 from localsgd.cli.training import (
     complete,
     here,
@@ -23,10 +24,8 @@ from localsgd.cli.training import (
     without_auto,
 )
 from localsgd.errors import UserError
-from localsgd.results.contrasts import contrasts
 from localsgd.results.grouping import groups
-from localsgd.results.sheet import sheet_of
-from localsgd.show import pictures, sheets
+from localsgd.show import pictures
 from localsgd.show.plot_sweep import sweep as picture
 from localsgd.train.config.run import Run
 from localsgd.train.config.vary import Point, point, points, seeds_of
@@ -51,9 +50,12 @@ def sweep(command: SweepCommand) -> int:
     _foretell(mine, command, hosting, console)
     if command.forecast:
         return 0
+    names = list(varied[0].values)
+    if find_world().rank == 0 and not is_launched():
+        keep(command.out, list(runs), names, baseline)
     status = _train(mine, command, hosting)
     if status == 0:
-        _report(command.out, runs, list(varied[0].values), baseline, console)
+        _report(command.out, runs, names, baseline, console)
     return status or verdict([command.out / name for name in mine])
 
 
@@ -170,9 +172,8 @@ def _report(
             "--shard shows the results then"
         )
         return
-    found = groups(folders)
-    console.print(sheets.table(sheet_of(contrasts(found, names, baseline))))
-    picture(found, names, out / "sweep.png")
+    console.print(table(folders, names, baseline))
+    picture(groups(folders), names, out / "sweep.png")
     pictures.comparison(folders, out / "comparison.png")
     places = f"Pictures: {out / 'sweep.png'}, {out / 'comparison.png'}"
     export = f"Tables: localsgd export {out} --latex table.tex --csv evaluations.csv"

@@ -140,7 +140,7 @@ class Folder:
     def open(path: Path) -> Folder:
         """Opens the folder of a run that has begun."""
         if not (path / "run.json").is_file():
-            raise UserError(f"{path} is no run's folder: it has no run.json")
+            raise UserError(_no_run(path))
         return Folder(path)
 
     @property
@@ -193,6 +193,27 @@ class Folder:
     def finish(self, summary: Mapping[str, Any], model: torch.nn.Module) -> None:
         write_whole(self.model, _weights(model))
         write_whole(self.path / "summary.json", _json(summary))
+
+
+def runs_in(path: Path) -> list[Path]:
+    """The folders of runs that lie in a folder, such as that of a sweep."""
+    return sorted(each.parent for each in path.glob("*/run.json"))
+
+
+def _no_run(path: Path) -> str:
+    """Why a path is no run's folder, and what to give instead."""
+    if not path.exists():
+        return f"{path} is not there; give the folder of a run"
+    if not path.is_dir():
+        return f"{path} is a file; give the folder of a run"
+    inside = runs_in(path)
+    if inside:
+        return f"{path} is no run's folder, but has {len(inside)} in it; give one, as {inside[0]}"
+    several = sorted({each.parent.parent for each in path.glob("*/*/run.json")})
+    if several:
+        named = ", ".join(map(str, several[:3])) + (", ..." if len(several) > 3 else "")
+        return f"{path} is no run's folder; runs are in {named}: give one of these"
+    return f"{path} is no run's folder: it has no run.json"
 
 
 def _read(path: Path) -> dict[str, Any] | None:
