@@ -75,7 +75,9 @@ def test_cut_off_it_goes_on_in_shards_and_the_whole_shows_the_table(
     out = tmp_path / "cut"
     first, second = ((*SWEEP, "--out", out, "--shard", f"{part}/2") for part in (1, 2))
     assert command(*first, at_step=(3, "SIGKILL")).status == -9
-    assert command(*first, at_step=(9, "SIGKILL")).status == -9
+    cut_off = command(*first, at_step=(9, "SIGINT"))
+    assert (cut_off.status, cut_off.err.count("\n")) == (130, 1)
+    assert cut_off.err == "localsgd: interrupted; go on with: the same command\n"
     ended = command(*first)
     assert ended.status == 0
     assert "2 runs of 4 are not done yet" in ended.out

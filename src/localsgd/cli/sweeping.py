@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def sweep(command: SweepCommand) -> int:
         keep(command.out, list(runs), names, baseline)
     status = _train(mine, command, hosting)
     if status == 0:
-        _report(command.out, runs, names, baseline, console)
+        _report(command.out, runs, names, baseline, console, hosting.use)
     return status or verdict([command.out / name for name in mine])
 
 
@@ -159,7 +160,12 @@ def _train(mine: Mapping[str, Run], command: SweepCommand, hosting: Hosting) -> 
 
 
 def _report(
-    out: Path, runs: Mapping[str, Run], names: Sequence[str], baseline: Point, console: Console
+    out: Path,
+    runs: Mapping[str, Run],
+    names: Sequence[str],
+    baseline: Point,
+    console: Console,
+    use: Sequence[str],
 ) -> None:
     """The table and the pictures, once all runs of all shards have ended."""
     if find_world().rank or is_launched():
@@ -176,5 +182,8 @@ def _report(
     picture(groups(folders), names, out / "sweep.png")
     pictures.comparison(folders, out / "comparison.png")
     places = f"Pictures: {out / 'sweep.png'}, {out / 'comparison.png'}"
-    export = f"Tables: localsgd export {out} --latex table.tex --csv evaluations.csv"
-    console.print(f"{places}\n{export}", highlight=False, soft_wrap=True)
+    modules = [word for module in use for word in ("--use", module)]
+    plain = not any("," in word for word in baseline.words.values())
+    against = ["--baseline", baseline.name] if plain else []
+    export = ["localsgd", "export", str(out), "--latex", "table.tex", *against, *modules]
+    console.print(f"{places}\nTable: {shlex.join(export)}", highlight=False, soft_wrap=True)

@@ -25,6 +25,7 @@ import torch
 from localsgd.basics import strict_json
 from localsgd.basics.files import read_text
 from localsgd.errors import UserError
+from localsgd.train.config.parts import going_on
 from localsgd.train.config.run import Run, from_json, to_json
 from localsgd.train.engine.results import read_rows, summary_of
 
@@ -130,10 +131,9 @@ class Folder:
     def check_new(path: Path) -> None:
         """Raises if a run's folder can't be made at `path`."""
         if path.exists() and (not path.is_dir() or {*os.listdir(path)} - {LOCK}):
-            raise UserError(
-                f"{path} exists already; go on with it by `localsgd resume {path}`, "
-                "or give another place with --out"
-            )
+            begun = (path / "run.json").is_file()
+            again = f"go on with it by `{going_on(Folder(path).run, path)}`, or " if begun else ""
+            raise UserError(f"{path} exists already; {again}give another place with --out")
         check_place(path)
 
     @staticmethod

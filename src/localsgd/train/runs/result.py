@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from localsgd.errors import UserError, unknown_name
+from localsgd.train.config.parts import going_on
 from localsgd.train.config.run import Run
 from localsgd.train.data.metric import Metric, metric_of
 from localsgd.train.engine.run_folder import Folder
@@ -97,10 +98,7 @@ def load(path: Path | str) -> Result:
     folder = Folder.open(Path(path).expanduser())
     summary = folder.summary()
     if summary is None:
-        raise UserError(
-            f"{path} has not ended; go on with `localsgd resume {path}`, or with the program that "
-            "began it"
-        )
+        raise UserError(f"{path} has not ended; go on with: {going_on(folder.run, Path(path))}")
     return Result(folder.run, folder.metrics(), summary, weights_in(folder), path=folder.path)
 
 
