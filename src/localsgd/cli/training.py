@@ -28,6 +28,7 @@ from localsgd.logs.choice import loggers_of
 from localsgd.results.grouping import is_diverged
 from localsgd.show import tables
 from localsgd.show.preview import preview
+from localsgd.train.config.blame import naming_parts
 from localsgd.train.config.complete import complete_run
 from localsgd.train.config.parts import changed_plugins, going_on
 from localsgd.train.config.run import Run, to_json
@@ -183,8 +184,10 @@ def _quickest(wanted: Run, hosting: Hosting) -> Run:
 
 def task_of(wanted: Run, hosting: Hosting, local_rank: int = 0) -> Task:
     """The run's data, on this process's device."""
-    task = tasks.load(wanted.task, hosting.data_dir, device=pick_device(wanted.device, local_rank))
-    return task if wanted.train_samples is None else task.subset(wanted.train_samples)
+    device = pick_device(wanted.device, local_rank)
+    with naming_parts(wanted):
+        task = tasks.load(wanted.task, hosting.data_dir, device=device)
+        return task if wanted.train_samples is None else task.subset(wanted.train_samples)
 
 
 def start(

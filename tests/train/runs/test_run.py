@@ -201,7 +201,7 @@ def test_the_command_line_does_not_go_on_without_the_objects(tmp_path: Path) -> 
         ({"compression": "sgn"}, "unknown compression 'sgn'; nearest: sign"),
         ({"model": 7}, "model 7 is none"),
         ({"model": lambda one, two: Net()}, "needs 2 arguments"),
-        ({"model": lambda: 3}, "the model is a int"),
+        ({"model": lambda: 3}, "the model is made as a value of type int"),
         ({"options": ("sign.k=1",)}, "is of no part of this run from another package"),
     ],
 )

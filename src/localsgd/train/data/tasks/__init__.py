@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from localsgd.basics.outside import Outside
-from localsgd.errors import UserError
+from localsgd.errors import UserError, short
 from localsgd.train.data import models
 from localsgd.train.data.task import Card, Defaults, Task
 from localsgd.train.data.tasks import cifar, digits, fashion_mnist, imagenet, wikitext
@@ -48,8 +48,8 @@ _ENTRIES: dict[str, Entry] = {
 def _check(what: str, part: Any) -> None:
     if not isinstance(part, Entry):
         raise UserError(
-            f"{what} is {part!r}; give a localsgd.train.data.tasks.Entry: a card, and functions "
-            "that find and load the data"
+            f"{what} is {short(part)}; give a localsgd.train.data.tasks.Entry: a card, and "
+            "functions that find and load the data"
         )
 
 
