@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from localsgd.basics.outside import Origin
 from localsgd.cli import main
 from localsgd.cli.swept import NAME, keep
 from localsgd.train.config.vary import point
+from localsgd.train.data import tasks
+from localsgd.train.data.tasks import Entry, Source, Task
 from localsgd.train.launch import ending
 from tests.show.records import folder_of
 
@@ -61,6 +65,26 @@ def test_a_folder_of_runs_that_is_no_sweep(
     assert main(["show", f"{tmp_path / '16'}", f"{tmp_path / '2'}"]) == 0
     names = [line.split()[1] for line in capsys.readouterr().out.splitlines()[3:5]]
     assert names == ["16", "2"]
+
+
+def test_data_that_is_made_is_not_missing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(source: Source) -> Task:
+        raise NotImplementedError
+
+    card = replace(tasks.card("digits"), source="a formula")
+    origin = Origin("mine", "")
+    made = {"made": (Entry(replace(card, name="made"), None, load), origin)}
+    read = {"read": (Entry(replace(card, name="read"), lambda place: None, load), origin)}
+    monkeypatch.setattr(tasks.OUTSIDE, "_added", {**made, **read})
+    assert main(["tasks"]) == 0
+    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert said.count("made when") == 1
+    assert [(row.card.name, row.made, row.found) for row in tasks.describe()][-2:] == [
+        ("made", True, None),
+        ("read", False, None),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,8 @@ def list_all(command: TasksCommand) -> int:
         table.add_column(heading)
     for row in tasks.describe(command.data_dir):
         card = row.card
-        found = str(row.found) if row.found else f"not on this machine: {card.source}"
+        missing = "made when it is loaded" if row.made else "not on this machine"
+        found = str(row.found) if row.found else f"{missing}: {card.source}"
         sizes = f"{card.train_size:,}", f"{card.test_size:,}"
         table.add_row(card.name, card.title, *sizes, card.default_model, found)
     console.print(table)

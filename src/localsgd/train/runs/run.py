@@ -203,8 +203,37 @@ class Run:
         return f"Run({run.method}, {run.model} on {run.task}, {run.topology}, seed {run.seed})"
 
 
+_BY_NAME = {
+    "method": ("method", "schedules", "it"),
+    "schedule": ("method", "schedules", "it"),
+    "local_steps": ("method", "schedules", "it"),
+    "compression": ("compression", "compressors", "lambda: it"),
+    "compressor": ("compression", "compressors", "lambda: it"),
+    "reducer": ("compression", "compressors", "lambda: it"),
+    "outer": ("outer", "outers", "lambda: it"),
+}
+"""By what a user may write: the setting, the kind of part, and what is given a name."""
+
+
+def _check_named(name: str, value: Any) -> None:
+    """Refuses an object where a name is wanted, and says how it gets one."""
+    if name not in _BY_NAME or value is None:
+        return
+    setting, kind, given = _BY_NAME[name]
+    if name == "local_steps" and not callable(value):
+        return
+    if not isinstance(value, str):
+        raise UserError(
+            f"{name} is {short(value)}, and a run has names; give it one by "
+            f'localsgd.train.add("{kind}", "mine", {given}), and write {setting}="mine"'
+        )
+    if name not in Settings.__struct_fields__:
+        raise UserError(f"there is no setting {name}; write {setting}={value!r}")
+
+
 def _settings(given: Mapping[str, Any]) -> Settings:
-    for name in given:
+    for name, value in given.items():
+        _check_named(name, value)
         if name not in Settings.__struct_fields__ or name == "plugins":
             known = (*Settings.__struct_fields__[:-1], "no_decay")
             raise unknown_name("setting", name, known)

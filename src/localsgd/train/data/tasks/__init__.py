@@ -59,10 +59,14 @@ OUTSIDE = Outside("task", "localsgd.tasks", lambda: _ENTRIES, _check)
 
 @dataclass(frozen=True)
 class Row:
-    """A task as `localsgd tasks` lists it, with the folder of its data if it was found."""
+    """A task as `localsgd tasks` lists it, with the folder of its data if it was found.
+
+    `made` says that there is none, as the data is made when the task is loaded.
+    """
 
     card: Card
     found: Path | None
+    made: bool = False
 
 
 def task_names() -> tuple[str, ...]:
@@ -106,4 +110,10 @@ def load(
 def describe(data_dir: Path | None = None) -> tuple[Row, ...]:
     """All tasks, and whether their data was found. Reads and downloads nothing."""
     entries = map(_entry, task_names())
-    return tuple(Row(entry.card, entry.find(data_dir)) for entry in entries)
+    return tuple(_row(entry, data_dir) for entry in entries)
+
+
+def _row(entry: Entry, data_dir: Path | None) -> Row:
+    if entry.find is None:
+        return Row(entry.card, None, made=True)
+    return Row(entry.card, entry.find(data_dir))
