@@ -37,7 +37,7 @@ MAY_BE_NONE = ("epoch", "fraction", "learning_rate", "loss", "seconds")
 def length_of(schedule: Schedule, progress: Progress) -> int:
     """The length that the schedule returns, checked."""
     try:
-        return checked_length(schedule(progress), f"H of the schedule {_name_of(schedule)}")
+        return checked_length(schedule(progress), of=f" of the schedule {_name_of(schedule)}")
     except TypeError as error:
         unknown = [name for name in MAY_BE_NONE if getattr(progress, name) is None]
         if not unknown or "NoneType" not in str(error):

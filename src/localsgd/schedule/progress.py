@@ -138,8 +138,10 @@ def is_whole(value: Any, least: int) -> bool:
         return False
 
 
-def checked_length(length: int, what: str = "H") -> int:
-    """`length` as a plain int; raises if it is below 1."""
+def checked_length(length: int, what: str = "H", of: str = "") -> int:
+    """`length` as a plain int; raises if it is below 1, and says what it is and of what."""
     if not is_whole(length, least=1):
-        raise UserError(f"{what} = {short(length)} is no number of steps; give a whole number >= 1")
+        raise UserError(
+            f"{what} = {short(length)}{of} is no number of steps; give a whole number >= 1"
+        )
     return int(length)

@@ -152,7 +152,7 @@ def test_the_part_the_place_and_the_reason(
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"method": "rubbish"}, "H of the schedule rubbish = 'many' is no number of steps"),
+        ({"method": "rubbish"}, "H = 'many' of the schedule rubbish is no number of steps"),
         ({"model": "number"}, "the model number is made as a value of type int"),
     ],
 )
