@@ -4,9 +4,28 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 DIVERGED_EXIT = 4
 """Exit status of a command whose run has diverged."""
+
+
+MOST_SHOWN = 80
+"""Most characters of a value in a message."""
+
+
+def short(value: Any) -> str:
+    """A value for a message, in one line: as Python shows it, or its type where that is long."""
+    if isinstance(value, str):
+        value = value if len(value) <= MOST_SHOWN else f"{value[:MOST_SHOWN]}..."
+        return repr(value)
+    try:
+        shown = repr(value)
+    except Exception:  # of someone else's class
+        shown = ""
+    if shown and len(shown) <= MOST_SHOWN and shown.isprintable():
+        return shown
+    return f"a value of type {type(value).__name__}"
 
 
 class UserError(ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import tomllib
 from pathlib import Path
@@ -133,6 +134,21 @@ def test_a_resumed_run_says_what_is_missing_or_of_another_version(
     assert note in " ".join(ended.out.split())
     assert same(*(load_file(path / "model.safetensors") for path in (trained, run)))
     assert "0.1.0" in plugins(run)[0]
+
+
+def test_a_hint_to_go_on_is_a_whole_command(command: Command, tmp_path: Path) -> None:
+    """After Ctrl-C, in `show`, and where the folder is given again."""
+    run, named = tmp_path / "a run", {"PYTHONPATH": str(EXAMPLE)}
+    begun = ("run", "--use", "localsgd_sums", *RUN, "--out", run)
+    cut_off = command(*begun, at_step=(7, "SIGINT"), **named)
+    again = f"localsgd resume '{run}' --use localsgd_sums"
+    assert (cut_off.status, cut_off.err) == (130, f"localsgd: interrupted; go on with: {again}\n")
+    wide = {**named, "COLUMNS": "300"}
+    assert f"go on with: {again}\n" in command("show", run, "--use", "localsgd_sums", **wide).out
+    assert f"go on with it by `{again}`, or" in command(*begun, **named).err
+    assert command(*shlex.split(again)[1:], "--quiet", **named).status == 0
+    ended = command(*shlex.split(again)[1:], **named).err
+    assert ended.endswith(f"see `{again.replace('resume', 'show')}`\n")
 
 
 def test_a_folder_never_chooses_what_is_imported(

@@ -38,6 +38,16 @@ def test_forecast_table_and_pictures(swept: tuple[Path, str]) -> None:
         assert (out / name).read_bytes().startswith(b"\x89PNG")
 
 
+def test_show_has_the_table_again(command: Command, swept: tuple[Path, str]) -> None:
+    out, said = swept
+    ended = command("show", out)
+    assert (ended.status, ended.err) == (0, "")
+    table, _, costs = ended.out.partition("\n\n")
+    assert table in said
+    assert "95 % interval" in table
+    assert "sent per" in costs
+
+
 def test_a_shared_first_phase_is_trained_once_and_changes_no_bit(
     command: Command, swept: tuple[Path, str], whole: Path
 ) -> None:
@@ -65,7 +75,9 @@ def test_cut_off_it_goes_on_in_shards_and_the_whole_shows_the_table(
     out = tmp_path / "cut"
     first, second = ((*SWEEP, "--out", out, "--shard", f"{part}/2") for part in (1, 2))
     assert command(*first, at_step=(3, "SIGKILL")).status == -9
-    assert command(*first, at_step=(9, "SIGKILL")).status == -9
+    cut_off = command(*first, at_step=(9, "SIGINT"))
+    assert (cut_off.status, cut_off.err.count("\n")) == (130, 1)
+    assert cut_off.err == "localsgd: interrupted; go on with: the same command\n"
     ended = command(*first)
     assert ended.status == 0
     assert "2 runs of 4 are not done yet" in ended.out

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +70,44 @@ def read(cell: str) -> str:
 def test_latex_says_what_the_table_says() -> None:
     assert cells_of(latex(SHEET)) == [list(SHEET.headings), *map(list, SHEET.rows)]
     assert latex(SHEET).startswith("% 100 % of it: a note.\n\\begin{tabular}{rlrrr}")
+
+
+WORDS = {
+    "[x] [y]": "{[}x] {[}y]",
+    "--vary a–b -1": r"-{}-vary a--b -1",
+    "2 × 3 ≤ 4²…": r"2 $\times$ 3 $\leq$ 4$^2$\ldots{}",
+    "αλωΔΛ": r"$\alpha$$\lambda$$\omega$$\Delta$$\Lambda$",
+    "naïve café Åš": "na\\\"{i}ve caf\\'{e} \\r{A}\\v{s}",
+    "日本 ο\x00": "?? ??",
+    "a\n b": "a b",
+}
+
+
+@pytest.mark.parametrize("text", WORDS)
+def test_signs_that_latex_lacks_by_hand(text: str) -> None:
+    sheet = Sheet(["name", "n"], [[text, "1"], ["x", "2"]])
+    assert latex(sheet).splitlines()[4] == rf"{WORDS[text]} & 1 \\"
+
+
+def test_latex_compiles(tmp_path: Path) -> None:
+    compiler = shutil.which("pdflatex")
+    if compiler is None:
+        pytest.skip("pdflatex is not installed")
+    cells = [*WORDS, *(row[1] for row in SHEET.rows), *map(chr, range(33, 127)), "±", "→", "γ", "*"]
+    table = latex(Sheet(cells[:2], [[cell, cell] for cell in cells], SHEET.notes))
+    head = "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n"
+    (tmp_path / "table.tex").write_text(f"{head}{table}\\end{{document}}\n")
+    done = subprocess.run(
+        [compiler, "-interaction=nonstopmode", "-halt-on-error", "table.tex"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Missing character" not in (tmp_path / "table.log").read_text(errors="replace")
 
 
 def test_the_reader_is_strict() -> None:

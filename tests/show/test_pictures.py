@@ -13,8 +13,10 @@ import pytest
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
+from localsgd.results.grouping import groups
 from localsgd.show import pictures
 from localsgd.show.canvas import look
+from localsgd.show.plot_sweep import sweep
 from localsgd.train.engine.run_folder import Folder
 from tests.show.records import folder_of
 
@@ -97,6 +99,35 @@ def test_curves_are_the_records(tmp_path: Path, saved: list[matplotlib.figure.Fi
     assert sent.get_xscale() == "log"
     band = epochs.collections[0].get_paths()[0].vertices
     np.testing.assert_allclose(max(band[:, 1]), 85 + 100 * 0.005**0.5)
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        [[0.5, 0.93], [0.7, 0.98]],
+        [[0.2, 0.97], [0.3, 0.9999]],  # mean and deviation reach 100 %
+        [[0.01, 0.9], [0.4, 1.0]],  # ... and 0 %
+        [[1.0, 1.0], [1.0, 1.0]],
+    ],
+)
+def test_bands_are_whole_and_no_axis_leaves_0_to_100(
+    tmp_path: Path, saved: list[matplotlib.figure.Figure], seeds: list[list[float]]
+) -> None:
+    folders = [
+        folder_of(tmp_path / f"{index}", values, method="local", local_steps=(4,), seed=index)
+        for index, values in enumerate(seeds)
+    ]
+    pictures.comparison(folders, tmp_path / "c.png")
+    sweep(groups(folders), ["local_steps"], tmp_path / "s.png")
+    for figure in saved:
+        axes = figure.axes[0]
+        low, high = axes.get_ylim()
+        assert 0 <= low < high <= 100
+        edges = axes.collections[0].get_paths()[0].vertices[:, 1]
+        assert low <= max(0.0, min(edges))
+        assert min(100.0, max(edges)) <= high
+        for curve in axes.lines:
+            assert all(low <= value <= high for value in curve.get_ydata())
 
 
 def test_outermost_level_has_a_panel_of_its_own(

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from localsgd.basics.options import given_to, made
 from localsgd.basics.outside import Outside
-from localsgd.errors import UserError
+from localsgd.errors import UserError, short
 from localsgd.inner.validation import check_momentum
 
 
@@ -113,8 +113,8 @@ OUTERS: Mapping[str, Callable[[float | None, float | None, int], Outer | None]] 
 def _check(what: str, part: Any) -> None:
     if not callable(part):
         raise UserError(
-            f"{what} is {part!r}; give a torch.optim.Optimizer class, or a function that makes an "
-            "Outer"
+            f"{what} is {short(part)}; give a torch.optim.Optimizer class, or a function that "
+            "makes an Outer"
         )
 
 
@@ -172,6 +172,7 @@ def as_outer(given: object, workers: int) -> Outer | None:
     if isinstance(given, partial) and isinstance(made, type) and issubclass(made, Optimizer):
         return Outer(given)
     raise UserError(
-        f'{given!r} is no outer optimizer; give a name such as "diloco", one of localsgd.outer, '
-        "functools.partial(torch.optim.SGD, lr=0.7, momentum=0.9), or None for plain averaging"
+        f'{short(given)} is no outer optimizer; give a name such as "diloco", one of '
+        "localsgd.outer, functools.partial(torch.optim.SGD, lr=0.7, momentum=0.9), or None for "
+        "plain averaging"
     )

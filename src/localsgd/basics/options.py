@@ -68,8 +68,9 @@ def made(
         return make(**{**passed, **given_to(name, make, texts)})
     except UserError:
         raise
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{name} can't be made: {error}") from error
+    except Exception as error:  # whatever the code of someone else raises
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise UserError(f"{name} can't be made: {reason}") from error
 
 
 def _read(text: str, value: str, kind: type) -> Value:

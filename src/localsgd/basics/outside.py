@@ -98,6 +98,10 @@ class Outside:
         found = self._installed().get(name)
         return _origin(found[0]) if found else None
 
+    def added(self, name: str) -> bool:
+        """Whether the part is there because a module was named, or a program gave it a name."""
+        return name in self._added
+
     def _installed(self) -> dict[str, list[EntryPoint]]:
         own = self.own()
         found: dict[str, list[EntryPoint]] = {}

@@ -28,12 +28,14 @@ class Forecast:
         ended: those that need nothing any more.
         seconds: of training and evaluating the others.
         saved_seconds: less, as first phases are shared.
+        shared: whether they are; else the saving is what one process would make.
     """
 
     runs: int
     ended: int
     seconds: float
     saved_seconds: float
+    shared: bool = True
 
     def __str__(self) -> str:
         done = f", {self.ended} of them done" if self.ended else ""
@@ -41,6 +43,11 @@ class Forecast:
             return f"{plural(self.runs, 'run')}{done}"
         saved = duration(self.saved_seconds)
         shared = f"; first phases that runs share save {saved}" if self.saved_seconds else ""
+        if self.saved_seconds and not self.shared:
+            shared = (
+                "; each run trains its first phase itself: only one process without --watch shares "
+                f"them, which would save {saved}"
+            )
         return f"{plural(self.runs, 'run')}{done}: about {duration(self.seconds)} here{shared}"
 
 
@@ -68,7 +75,7 @@ def forecast(
     for name, wanted in runs.items():
         plan = plan_of(wanted)
         whole = plan.steps * plan.batch
-        own = own_samples(plan, seen) if shared else whole
+        own = own_samples(plan, seen)
         if summaries[name] is not None:
             continue
         cost = costs.get(kind := _kind(wanted))
@@ -78,7 +85,7 @@ def forecast(
         total += own * cost
         alone += whole * cost
     ended = sum(summary is not None for summary in summaries.values())
-    return Forecast(len(runs), ended, total, alone - total)
+    return Forecast(len(runs), ended, total if shared else alone, alone - total, shared)
 
 
 def plan_of(wanted: Run) -> Plan:

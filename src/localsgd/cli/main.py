@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import itertools
+import os
 import sys
+import traceback
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import replace
@@ -30,6 +32,7 @@ from localsgd.cli.options import (
     TasksCommand,
 )
 from localsgd.errors import DIVERGED_EXIT, Diverged, PeerLost, UserError
+from localsgd.train.config.blame import ALL_OF_IT
 from localsgd.train.config.parts import changed_plugins
 from localsgd.train.config.run import Run, checked, from_json
 from localsgd.train.engine.execution import Interrupted
@@ -60,6 +63,8 @@ def _main(arguments: list[str]) -> int:
     try:
         return _call(_parse(arguments))
     except UserError as error:
+        if os.environ.get(ALL_OF_IT):
+            traceback.print_exception(error)
         print_exit_message(f"localsgd: {error}")
         return DIVERGED_EXIT if isinstance(error, Diverged) else USER_ERROR_EXIT
     except OSError as error:

@@ -20,6 +20,7 @@ from localsgd.landscape import Plan, compare, write_report
 from localsgd.landscape.announce import Progress as Tell
 from localsgd.landscape.statistics import batch_norms
 from localsgd.show.narrow import Fitting
+from localsgd.train.config.parts import going_on
 from localsgd.train.config.run import Run
 from localsgd.train.data import models, tasks
 from localsgd.train.data.sampling.subset import Batches, batches_of
@@ -114,7 +115,7 @@ def alike(folders: dict[str, Folder]) -> Run:
 def load(folder: Folder, task: Task, device: str) -> nn.Module:
     """The averaged model that a run ended with."""
     if not folder.model.is_file():
-        hint = f"finish it by `localsgd resume {folder.path}`"
+        hint = f"finish it by `{going_on(folder.run, folder.path)}`"
         if folder.summary() is not None:
             hint = "the file is gone from its folder"
         raise UserError(f"{folder.path} has no {folder.model.name}, its final model; {hint}")

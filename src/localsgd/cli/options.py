@@ -208,7 +208,7 @@ class ShowCommand:
     """Show runs: configuration, result and traffic. Several runs are compared."""
 
     folders: Positional[tuple[Path, ...]]
-    """Folders of runs."""
+    """Folders of runs, or of a sweep or a comparison."""
     figure: Path | None = None
     """Also draw a picture into this PNG, SVG or PDF file."""
     use: Use = ()

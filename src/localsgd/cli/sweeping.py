@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from localsgd.basics.units import plural
 from localsgd.cli.comparing import check_runs, check_varied, folder_name
 from localsgd.cli.forecasting import forecast, in_shards, names_in
 from localsgd.cli.options import Hosting, SweepCommand
+from localsgd.cli.swept import keep, table
 from localsgd.cli.training import (
     complete,
     here,
@@ -23,10 +25,8 @@ from localsgd.cli.training import (
     without_auto,
 )
 from localsgd.errors import UserError
-from localsgd.results.contrasts import contrasts
 from localsgd.results.grouping import groups
-from localsgd.results.sheet import sheet_of
-from localsgd.show import pictures, sheets
+from localsgd.show import pictures
 from localsgd.show.plot_sweep import sweep as picture
 from localsgd.train.config.run import Run
 from localsgd.train.config.vary import Point, point, points, seeds_of
@@ -51,9 +51,12 @@ def sweep(command: SweepCommand) -> int:
     _foretell(mine, command, hosting, console)
     if command.forecast:
         return 0
+    names = list(varied[0].values)
+    if find_world().rank == 0 and not is_launched():
+        keep(command.out, list(runs), names, baseline)
     status = _train(mine, command, hosting)
     if status == 0:
-        _report(command.out, runs, list(varied[0].values), baseline, console)
+        _report(command.out, runs, names, baseline, console, hosting.use)
     return status or verdict([command.out / name for name in mine])
 
 
@@ -157,7 +160,12 @@ def _train(mine: Mapping[str, Run], command: SweepCommand, hosting: Hosting) -> 
 
 
 def _report(
-    out: Path, runs: Mapping[str, Run], names: Sequence[str], baseline: Point, console: Console
+    out: Path,
+    runs: Mapping[str, Run],
+    names: Sequence[str],
+    baseline: Point,
+    console: Console,
+    use: Sequence[str],
 ) -> None:
     """The table and the pictures, once all runs of all shards have ended."""
     if find_world().rank or is_launched():
@@ -170,10 +178,12 @@ def _report(
             "--shard shows the results then"
         )
         return
-    found = groups(folders)
-    console.print(sheets.table(sheet_of(contrasts(found, names, baseline))))
-    picture(found, names, out / "sweep.png")
+    console.print(table(folders, names, baseline))
+    picture(groups(folders), names, out / "sweep.png")
     pictures.comparison(folders, out / "comparison.png")
     places = f"Pictures: {out / 'sweep.png'}, {out / 'comparison.png'}"
-    export = f"Tables: localsgd export {out} --latex table.tex --csv evaluations.csv"
-    console.print(f"{places}\n{export}", highlight=False, soft_wrap=True)
+    modules = [word for module in use for word in ("--use", module)]
+    plain = not any("," in word for word in baseline.words.values())
+    against = ["--baseline", baseline.name] if plain else []
+    export = ["localsgd", "export", str(out), "--latex", "table.tex", *against, *modules]
+    console.print(f"{places}\nTable: {shlex.join(export)}", highlight=False, soft_wrap=True)

@@ -28,14 +28,15 @@ from localsgd.logs.choice import loggers_of
 from localsgd.results.grouping import is_diverged
 from localsgd.show import tables
 from localsgd.show.preview import preview
+from localsgd.train.config.blame import naming_parts
 from localsgd.train.config.complete import complete_run
-from localsgd.train.config.parts import changed_plugins
+from localsgd.train.config.parts import changed_plugins, going_on
 from localsgd.train.config.run import Run, to_json
 from localsgd.train.data import tasks
 from localsgd.train.data.task import Task
 from localsgd.train.engine import trunk
 from localsgd.train.engine.assembly import pick_device
-from localsgd.train.engine.execution import Execution
+from localsgd.train.engine.execution import Execution, Interrupted
 from localsgd.train.engine.observer import Observers
 from localsgd.train.engine.run_folder import Folder, locked
 from localsgd.train.launch import (
@@ -73,7 +74,7 @@ def run(command: RunCommand) -> int:
 
     def again() -> str:
         begun = (out / "run.json").is_file()
-        return f"localsgd resume {out}" if begun else "the same command"
+        return going_on(completed, out) if begun else "the same command"
 
     if starts_processes(hosting, [completed]):
         return start(hosting, completed, arguments, again) or verdict([out])
@@ -94,13 +95,14 @@ def resume(command: ResumeCommand) -> int:
     hosting = as_before(command.folder, command.hosting)
     hosting.check()
     if folder.summary() is not None:
-        raise UserError(f"{command.folder} has ended; see `localsgd show {command.folder}`")
+        again = going_on(wanted, command.folder, "show")
+        raise UserError(f"{command.folder} has ended; see `{again}`")
     if hosting.processes == "auto":  # as many as it had, so that the bits stay the same
         hosting = replace(hosting, processes=processes_of(folder))
     if starts_processes(hosting, [wanted]):
         with locked(command.folder):  # one error message, before any process starts
             pass
-        arguments, again = ["resume", str(command.folder)], f"localsgd resume {command.folder}"
+        arguments, again = ["resume", str(command.folder)], going_on(wanted, command.folder)
         status = start(hosting, wanted, lambda _: arguments, lambda: again)
         return status or verdict([command.folder])
     with here(wanted, hosting) as host:
@@ -182,8 +184,10 @@ def _quickest(wanted: Run, hosting: Hosting) -> Run:
 
 def task_of(wanted: Run, hosting: Hosting, local_rank: int = 0) -> Task:
     """The run's data, on this process's device."""
-    task = tasks.load(wanted.task, hosting.data_dir, device=pick_device(wanted.device, local_rank))
-    return task if wanted.train_samples is None else task.subset(wanted.train_samples)
+    device = pick_device(wanted.device, local_rank)
+    with naming_parts(wanted):
+        task = tasks.load(wanted.task, hosting.data_dir, device=device)
+        return task if wanted.train_samples is None else task.subset(wanted.train_samples)
 
 
 def start(
@@ -271,7 +275,10 @@ class Host:
     ) -> None:
         begun = (path / "run.json").is_file()
         if not begun or Folder(path).summary() is None:
-            self.train(wanted, path, resuming=begun, title=title, trunks=trunks)
+            try:
+                self.train(wanted, path, resuming=begun, title=title, trunks=trunks)
+            except Interrupted:
+                raise Interrupted("interrupted; go on with: the same command") from None
 
     def task_of(self, wanted: Run) -> Task:
         """The run's data, which is read once for all runs of the same."""

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from localsgd.basics.options import made
 from localsgd.basics.outside import Outside
-from localsgd.errors import UserError
+from localsgd.errors import UserError, short
 from localsgd.reduce.bfloat16 import BFloat16
 from localsgd.reduce.compressed import CompressedMean, Way
 from localsgd.reduce.compressor import Compressor
@@ -79,8 +79,8 @@ REDUCERS: Mapping[str, Callable[[str, Options], Reducer]] = {
 def _check(what: str, part: Any) -> None:
     if not callable(part):
         raise UserError(
-            f"{what} is {part!r}; give the class of a Compressor or a Reducer, or a function that "
-            "makes one"
+            f"{what} is {short(part)}; give the class of a Compressor or a Reducer, or a function "
+            "that makes one"
         )
 
 

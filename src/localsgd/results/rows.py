@@ -11,7 +11,8 @@ import msgspec
 from localsgd.errors import UserError
 from localsgd.results.grouping import Record
 from localsgd.results.numbers import numbers_of
-from localsgd.train.engine.run_folder import Folder
+from localsgd.results.order import by_settings
+from localsgd.train.engine.run_folder import Folder, runs_in
 
 Row = dict[str, Any]
 
@@ -19,14 +20,18 @@ Row = dict[str, Any]
 def folders_of(paths: Iterable[Path | str] | Path | str) -> list[Folder]:
     """The runs in `paths`: folders of runs, or folders of a sweep or a comparison.
 
+    Paths stay in their order. The runs in one of them are sorted by their settings.
+
     Raises:
         UserError: a path has no run.
     """
     found: dict[Path, Folder] = {}
     for path in map(Path, [paths] if isinstance(paths, Path | str) else paths):
-        inside = sorted(each.parent for each in path.glob("*/run.json"))
-        runs = [path] if (path / "run.json").is_file() or not inside else inside
-        found |= {each.resolve(): Folder.open(each) for each in runs}
+        inside = [] if (path / "run.json").is_file() else runs_in(path)
+        runs = [Folder.open(each) for each in inside or [path]]
+        if len(runs) > 1:
+            runs.sort(key=lambda folder: (by_settings(folder.run), folder.path))
+        found |= {folder.path.resolve(): folder for folder in runs}
     if not found:
         raise UserError("there are no runs; give folders of runs, or the folder of a sweep")
     return list(found.values())

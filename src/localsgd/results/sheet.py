@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -118,15 +119,24 @@ _LATEX = {
     **{mark: f"\\{mark}" for mark in "&%$#_{}"},
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    "[": "{[}",  # after the end of a line it would be an argument
     "→": r"$\rightarrow$",
     DASH: "--",
     "*": r"$^*$",
     "±": r"$\pm$",
-    "γ": r"$\gamma$",
+    "×": r"$\times$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "²": "$^2$",
+    "…": r"\ldots{}",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
 }
+
+
+_ACCENTS = dict(zip("\u0300\u0301\u0302\u0303\u0308\u030a\u030c\u0327", "`'^~\"rvc", strict=True))
+"""By combining character, the accents of LaTeX."""
 
 
 def latex(sheet: Sheet) -> str:
@@ -154,7 +164,23 @@ def _escaped(text: str) -> str:
     words = " ".join(text.split())
     minus = "$-$" if _is_number(text) else "-"
     marks = {**_LATEX, "-": minus}
-    return "".join(marks.get(mark, mark if mark.isascii() else "?") for mark in words)
+    parts = ["".join(marks.get(mark) or _mark(mark) for mark in p) for p in words.split(DASH)]
+    return _LATEX[DASH].join(part.replace("--", "-{}-") for part in parts)
+
+
+def _mark(mark: str) -> str:
+    """A character without an entry: a letter with an accent, or a Greek one; else `?`."""
+    if mark.isascii():
+        return mark if mark.isprintable() else "?"
+    base, *accent = unicodedata.normalize("NFD", mark)
+    if base.isascii() and len(accent) == 1 and accent[0] in _ACCENTS:
+        return f"\\{_ACCENTS[accent[0]]}{{{base}}}"
+    kind, _, letter = unicodedata.name(mark, "").partition(" LETTER ")
+    if kind == "GREEK SMALL" and letter.isalpha() and mark not in "οςϐ":
+        return f"$\\{letter.lower().replace('lamda', 'lambda')}$"
+    if mark in "ΓΔΘΛΞΠΣΥΦΨΩ":
+        return f"$\\{letter.capitalize().replace('Lamda', 'Lambda')}$"
+    return "?"
 
 
 def _is_text(sheet: Sheet, column: int) -> bool:

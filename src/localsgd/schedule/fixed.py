@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from localsgd.errors import UserError
+from localsgd.errors import UserError, short
 from localsgd.schedule.progress import Progress, Schedule, Sight, checked_length, is_whole
 
 After: TypeAlias = int | Literal["first-decay"]
@@ -37,17 +37,20 @@ MAY_BE_NONE = ("epoch", "fraction", "learning_rate", "loss", "seconds")
 def length_of(schedule: Schedule, progress: Progress) -> int:
     """The length that the schedule returns, checked."""
     try:
-        return checked_length(schedule(progress))
+        return checked_length(schedule(progress), of=f" of the schedule {_name_of(schedule)}")
     except TypeError as error:
         unknown = [name for name in MAY_BE_NONE if getattr(progress, name) is None]
         if not unknown or "NoneType" not in str(error):
             raise
-        name = getattr(schedule, "__name__", None) or repr(schedule)
         raise UserError(
-            f"the schedule {name} fails at step {progress.step} ({error}), when "
+            f"the schedule {_name_of(schedule)} fails at step {progress.step} ({error}), when "
             f"{', '.join(unknown)} are unknown (None in Progress); return an H without them, as in "
             f"`1 if progress.{unknown[0]} is None else 8`"
         ) from error
+
+
+def _name_of(schedule: Schedule) -> str:
+    return getattr(schedule, "__qualname__", None) or short(schedule)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
-from localsgd.errors import UserError
+from localsgd.errors import UserError, short
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def seen_by(schedule: Schedule) -> tuple[str, ...]:
     known, sees = get_args(Sight), schedule.sees
     if not isinstance(sees, tuple) or not all(s in known or reported_name(s) for s in sees):
         raise UserError(
-            f"the schedule {schedule!r} has sees = {sees!r}; give a tuple of "
+            f"the schedule {short(schedule)} has sees = {short(sees)}; give a tuple of "
             f"{', '.join(known)}, {REPORTED}NAME for a number of your own, or () if it looks at "
             "the step alone"
         )
@@ -138,8 +138,10 @@ def is_whole(value: Any, least: int) -> bool:
         return False
 
 
-def checked_length(length: int, what: str = "H") -> int:
-    """`length` as a plain int; raises if it is below 1."""
+def checked_length(length: int, what: str = "H", of: str = "") -> int:
+    """`length` as a plain int; raises if it is below 1, and says what it is and of what."""
     if not is_whole(length, least=1):
-        raise UserError(f"{what} = {length!r} is no number of steps; give a whole number >= 1")
+        raise UserError(
+            f"{what} = {short(length)}{of} is no number of steps; give a whole number >= 1"
+        )
     return int(length)

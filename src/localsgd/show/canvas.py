@@ -26,6 +26,8 @@ DASHES = ("-", "--", ":")
 MARKS = "os^Dv"
 TICKS = (90, 99, 50, 99.9, 95, 80, 98, 70, 97, 20, 60, 85, 96, 0, 99.5, 92, 40, 94, 98.5, 99.8)
 """Accuracies in % for labels of an axis, the most important first."""
+LEAST_ERROR = 1e-4
+"""Share of wrong answers below which a scale of errors ends."""
 ROOM = 0.07
 """Fraction of an axis that a label needs."""
 
@@ -116,15 +118,23 @@ def _round_size(number: float) -> str:
 
 
 def quality_axis(axes: Axes, metric: Metric, values: Sequence[float]) -> None:
-    """The y axis for `values` of `metric`, drawn times its scale."""
+    """The y axis for `values` of `metric`, drawn times its scale: curves and edges of bands."""
     if metric is ACCURACY:
-        accuracy_axis(axes, min(values), max(values))
+        accuracy_axis(axes, max(0.0, min(values)), min(1.0, max(values)))
     else:
         plain_log_axis(axes)
 
 
+def up_to_100(axes: Axes) -> None:
+    """Ends a y axis of accuracies in % at 0 and 100, where bands may go beyond."""
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(0.0, low), min(100.0, high))
+
+
 def accuracy_axis(axes: Axes, low: float, high: float) -> None:
     """Accuracies in % on a logarithmic scale of the error, so that 98 and 99 % lie apart.
+
+    The scale has no place for 100 %; with values there the axis is a plain one.
 
     Args:
         axes: get it as y.
@@ -133,7 +143,10 @@ def accuracy_axis(axes: Axes, low: float, high: float) -> None:
     """
     import numpy as np
 
-    least = max(1e-4, (1 - high) * 0.7)
+    if high > 1 - LEAST_ERROR:
+        up_to_100(axes)
+        return
+    least = (1 - high) * 0.7
     axes.set_yscale(
         "function",
         functions=(

@@ -45,7 +45,9 @@ def comparison(folders: Sequence[Folder], path: Path) -> None:
         figure.suptitle(_title(groups), fontsize=11)
         axes[0].set_ylabel(f"{metric.axis} of the averaged model")
         if groups:
-            values = [point.quality.mean for group in groups for point in group.curve]
+            spreads = [point.quality for group in groups for point in group.curve]
+            edges = [(spread.deviation or 0.0, spread.mean) for spread in spreads]
+            values = [mean + sign * part for part, mean in edges for sign in (-1, 1)]
             quality_axis(axes[0], metric, values)
             handles, labels = axes[0].get_legend_handles_labels()
             figure.legend(handles, labels, loc="outside lower center", ncols=columns)

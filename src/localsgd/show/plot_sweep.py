@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from localsgd.results import grouping
 from localsgd.results.grouping import Group, is_diverged
 from localsgd.results.labels import plain
-from localsgd.show.canvas import canvas, look, plain_log_axis
+from localsgd.show.canvas import canvas, look, plain_log_axis, up_to_100
 from localsgd.train.data.metric import ACCURACY, Metric
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ def sweep(groups: Sequence[Group], names: Sequence[str], path: Path) -> None:
                 label,
             )
         _x_axis(axes, whole, across, places)
-        if metric is not ACCURACY:
+        if metric is ACCURACY:
+            up_to_100(axes)
+        else:
             plain_log_axis(axes)
         axes.set_ylabel(f"{metric.axis} of the averaged model")
         left_out = len(groups) - len(whole)

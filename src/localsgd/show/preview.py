@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
@@ -11,7 +12,7 @@ from rich.text import Text
 from localsgd.basics.units import count, percent, plural, size
 from localsgd.results.labels import beyond_averaging, level_name
 from localsgd.rows.layout import Layout
-from localsgd.show.forecast import Phase, foreseen, phases, syncs
+from localsgd.show.forecast import Phase, Turn, foreseen, phases, syncs, turns
 from localsgd.show.sending import Sent, sent
 from localsgd.show.sparklines import sparkline
 from localsgd.train.config.learning_rate import StepDecay
@@ -83,20 +84,30 @@ def _workers(plan: Plan, processes: int) -> str:
 
 
 def _rounds(plan: Plan) -> RenderableType:
-    found = phases(plan)
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
     grid.add_column(no_wrap=True)
+    if not foreseen(plan):
+        start = next(turns(plan))
+        first = Phase(tuple(_alike(plan, start)))
+        grid.add_row(
+            "at first", _lengths(first), Text(draw(first, WIDTH), no_wrap=True, overflow="ellipsis")
+        )
+        note = "H follows what the run itself shows; only its start is known"
+        return Group(grid, *(Text(line, style="dim") for line in (_legend(plan), note)))
+    found = phases(plan)
     for phase in _shown(found):
         if phase is None:
             grid.add_row("…", "", f"{len(found) - PHASES + 1} more phases")
             continue
         drawn = Text(draw(phase, WIDTH), no_wrap=True, overflow="ellipsis")
         grid.add_row(_when(plan, phase), _lengths(phase), drawn)
-    notes = [_legend(plan)]
-    if not foreseen(plan):
-        notes.append("H follows what the run itself shows; this is how it starts")
-    return Group(grid, *(Text(note, style="dim") for note in notes))
+    return Group(grid, Text(_legend(plan), style="dim"))
+
+
+def _alike(plan: Plan, start: Turn) -> Iterator[Turn]:
+    """The turns that begin the run, as long as H stays."""
+    return itertools.takewhile(lambda turn: turn.lengths == start.lengths, turns(plan))
 
 
 def _shown(found: list[Phase]) -> list[Phase | None]:
@@ -142,20 +153,24 @@ def _legend(plan: Plan) -> str:
 
 
 def _traffic(plan: Plan, levels: list[Sent]) -> RenderableType:
-    grid = Table.grid(padding=(0, 2))
+    grid, known, most = Table.grid(padding=(0, 2)), foreseen(plan), 0.0
     for level, (number, of_level) in enumerate(zip(syncs(plan), levels, strict=True)):
+        most += of_level.whole * plan.steps / number
         grid.add_row(
             level_name(level, len(levels)),
-            f"{plural(number, 'sync')} ({percent(number / plan.steps)} of steps)",
+            ("" if known else "if H stays: ")
+            + f"{plural(number, 'sync')} ({percent(number / plan.steps)} of steps)",
             f"{size(of_level.whole)} per worker",
         )
     each = " or ".join(dict.fromkeys(size(of_level.once) for of_level in levels if of_level.once))
     how = [f"{each or size(0)} each time"]
+    unknown = f"depends on the run: at most {size(most)} per worker, by a sync after every step"
     if plan.delay.fragments > 1:
         how.append(f"one of {plan.delay.fragments} fragments in turns")
     if plan.run.compression != "none":
         how.append(f"compressed by {plan.run.compression}")
-    return Group(grid, Text(", ".join(how), style="dim"))
+    notes = [] if known else [Text(unknown)]
+    return Group(grid, *notes, Text(", ".join(how), style="dim"))
 
 
 def _learning_rate(plan: Plan) -> RenderableType:

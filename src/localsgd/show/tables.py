@@ -20,6 +20,7 @@ from localsgd.results.labels import beyond_averaging, level_name, local_steps
 from localsgd.show.narrow import Fitting
 from localsgd.show.sparklines import thin
 from localsgd.train.config.methods import method
+from localsgd.train.config.parts import going_on
 from localsgd.train.config.plan import Plan, known
 from localsgd.train.config.run import Run
 from localsgd.train.engine import checkpoints
@@ -256,7 +257,7 @@ def _state(record: Record) -> Iterator[tuple[str, str]]:
     )
     if saved:
         step = checkpoints.read_common(saved[-1])["step"]
-        command = f"localsgd resume {record.folder.path}"
+        command = going_on(record.run, record.folder.path)
         yield "checkpoint", f"of step {count(step)}; go on with: {command}"
     else:
         yield "checkpoint", "none yet"

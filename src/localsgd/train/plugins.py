@@ -25,7 +25,7 @@ from typing import Any
 
 from localsgd.basics.outside import Origin, Outside
 from localsgd.errors import UserError, unknown_name
-from localsgd.train.config.parts import OUTSIDE
+from localsgd.train.config.parts import OUTSIDE, PROGRAM
 
 KINDS: Mapping[str, Outside] = {
     others.group.removeprefix("localsgd."): others for others in OUTSIDE.values()
@@ -76,7 +76,7 @@ def add(kind: str, name: str, part: Any) -> None:
     if kind not in KINDS:
         raise unknown_name("kind of part", kind, KINDS)
     module = sys.modules.get(getattr(part, "__module__", ""))
-    _add(kind, name, part, Origin("this program", _version(module) if module else ""))
+    _add(kind, name, part, Origin(PROGRAM, _version(module) if module else ""))
 
 
 def _add(kind: str, name: Any, part: Any, origin: Origin) -> None:

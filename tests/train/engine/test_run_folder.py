@@ -85,8 +85,9 @@ def test_a_file_system_without_locks_is_written_to(
 def test_what_is_there_is_left_alone(folder: Folder, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("mine")
-    for path in (folder.path, file):
-        with pytest.raises(UserError, match="exists already; go on with it by `localsgd resume"):
+    again = "go on with it by `localsgd resume .*`, or give another place"
+    for path, hint in ((folder.path, again), (file, "give another place")):
+        with pytest.raises(UserError, match=f"exists already; {hint} with --out"):
             Folder.create(path, tiny(seed=1), {})
     assert folder.run == tiny()
     assert file.read_text() == "mine"

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from localsgd.cli.main import _call, _parse
 from localsgd.errors import UserError
+from localsgd.reduce import Sign
+from localsgd.schedule import post_local
 from localsgd.train import Interrupted, Observer, Result, Run, add, load, task_of
 from localsgd.train.data.tasks.tensors import TensorTask
 from localsgd.train.engine.assembly import Assembly
@@ -201,7 +203,17 @@ def test_the_command_line_does_not_go_on_without_the_objects(tmp_path: Path) -> 
         ({"compression": "sgn"}, "unknown compression 'sgn'; nearest: sign"),
         ({"model": 7}, "model 7 is none"),
         ({"model": lambda one, two: Net()}, "needs 2 arguments"),
-        ({"model": lambda: 3}, "the model is a int"),
+        ({"model": lambda: 3}, "the model is made as a value of type int"),
+        (
+            {"method": object},
+            'localsgd.train.add("schedules", "mine", it), and write method="mine"',
+        ),
+        ({"schedule": post_local(4)}, 'and write method="mine"'),
+        ({"local_steps": post_local(4)}, 'and write method="mine"'),
+        ({"compression": Sign()}, 'add("compressors", "mine", lambda: it), and write compression'),
+        ({"reducer": Sign()}, 'add("compressors", "mine", lambda: it), and write compression'),
+        ({"outer": torch.optim.SGD}, 'add("outers", "mine", lambda: it), and write outer="mine"'),
+        ({"reducer": "ef-sign"}, "there is no setting reducer; write compression='ef-sign'"),
         ({"options": ("sign.k=1",)}, "is of no part of this run from another package"),
     ],
 )
@@ -210,6 +222,23 @@ def test_mistakes_are_said_in_one_line(settings: dict[str, Any], said: str) -> N
         trained(**settings)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_loaded_result_fills_a_model(tmp_path: Path) -> None:
+    given = Net().train()
+    before = {name: value.clone() for name, value in given.state_dict().items()}
+    result = trained(out=tmp_path / "run", precision="float64")
+    assert load(tmp_path / "run").model is None
+    for model in (given, Net):
+        found = load(tmp_path / "run", model).model
+        assert found is not None
+        assert found is not given
+        assert not found.training
+        assert same(found.state_dict(), result.weights)
+        assert next(found.parameters()).dtype == torch.float64
+    assert same(given.state_dict(), before)
+    with pytest.raises(UserError, match="holds the weights of another model, Net: "):
+        load(tmp_path / "run", nn.Linear(3, 3))
 
 
 @pytest.mark.parametrize(

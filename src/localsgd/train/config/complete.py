@@ -8,6 +8,7 @@ import msgspec
 
 from localsgd.averaging.topology import Topology
 from localsgd.errors import UserError
+from localsgd.train.config.blame import naming_parts
 from localsgd.train.config.methods import method
 from localsgd.train.config.parts import plugins_of
 from localsgd.train.config.plan import Plan, known
@@ -45,8 +46,8 @@ def complete_run(given: Run, card: Card) -> Run:
             share = defaults.lr_warmup / defaults.epochs
         run = msgspec.structs.replace(run, lr_warmup=known(run.epochs) * share)
     run = msgspec.structs.replace(run, plugins=plugins_of(run))
-    plan = Plan(run, given.train_samples or card.train_size)
-    plan.check()
+    with naming_parts(run):
+        Plan(run, given.train_samples or card.train_size).check()
     return run
 
 

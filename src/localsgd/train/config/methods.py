@@ -14,7 +14,7 @@ from typing import Any
 
 from localsgd.basics.options import made
 from localsgd.basics.outside import Outside
-from localsgd.errors import UserError
+from localsgd.errors import UserError, short
 from localsgd.schedule.adaptive import adacomm, cyclic, decreasing, plateau, qsr, waiting_below
 from localsgd.schedule.fixed import WarmupShape, every, post_local, warmup
 from localsgd.schedule.progress import Schedule
@@ -201,7 +201,7 @@ METHODS = {
 def _check(what: str, part: Any) -> None:
     if not (isinstance(part, Method) or callable(part)):
         raise UserError(
-            f"{what} is {part!r}; give a class whose values are schedules, a schedule, or a "
+            f"{what} is {short(part)}; give a class whose values are schedules, a schedule, or a "
             "localsgd.train.Method"
         )
 

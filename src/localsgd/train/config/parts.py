@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localsgd.averaging import outer
@@ -30,6 +32,8 @@ OUTSIDE: Mapping[str, Outside] = {
 """What other packages have, by the setting of a run that names it."""
 PYTHON = "an object in Python"
 """Where a part comes from that was given as an object."""
+PROGRAM = "this program"
+"""Where a part comes from that a program has given a name."""
 MADE = ("method", "compression", "outer")
 """The settings whose parts are made with options."""
 
@@ -100,6 +104,26 @@ def _is_made(setting: str, part: Any) -> bool:
     A function in the place of a method is a schedule.
     """
     return setting in MADE and (inspect.isclass(part) or setting != "method")
+
+
+def going_on(run: Run, path: Path, command: str = "resume") -> str:
+    """What goes on with the run in `path`: a command, whole, or the program that began it.
+
+    A module that this process was not told of is written MODULE, whatever the folder records.
+    """
+    modules: dict[str, None] = {}
+    for text in run.plugins:
+        place, _, recorded = text.partition(": ")
+        setting, _, name = place.partition(" ")
+        now = OUTSIDE[setting].origin(name) if setting in OUTSIDE else None
+        if recorded == PYTHON or (now is not None and now.source == PROGRAM):
+            return "the program that began it"
+        if now is None:
+            modules["MODULE"] = None
+        elif OUTSIDE[setting].added(name):
+            modules[now.source] = None
+    used = [word for module in modules for word in ("--use", module)]
+    return shlex.join(["localsgd", command, str(path), *used])
 
 
 def changed_plugins(run: Run) -> list[str]:

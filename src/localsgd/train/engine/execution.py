@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import nn
 
 from localsgd.averaging.placement import placement_of
+from localsgd.train.config.parts import going_on
 from localsgd.train.config.plan import Plan
 from localsgd.train.config.run import Run
 from localsgd.train.data.task import Task
@@ -113,7 +114,8 @@ class Execution:
         if self._stop:
             if self.alone and self._saved_step != step:
                 self.save()
-            raise Interrupted(f"interrupted; go on with: localsgd resume {self.folder.path}")
+            again = going_on(self.assembly.run, self.folder.path)
+            raise Interrupted(f"interrupted; go on with: {again}")
 
     def save(self) -> None:
         """Writes a checkpoint of this step. Every process must call it."""

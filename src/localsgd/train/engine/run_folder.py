@@ -25,6 +25,7 @@ import torch
 from localsgd.basics import strict_json
 from localsgd.basics.files import read_text
 from localsgd.errors import UserError
+from localsgd.train.config.parts import going_on
 from localsgd.train.config.run import Run, from_json, to_json
 from localsgd.train.engine.results import read_rows, summary_of
 
@@ -130,17 +131,16 @@ class Folder:
     def check_new(path: Path) -> None:
         """Raises if a run's folder can't be made at `path`."""
         if path.exists() and (not path.is_dir() or {*os.listdir(path)} - {LOCK}):
-            raise UserError(
-                f"{path} exists already; go on with it by `localsgd resume {path}`, "
-                "or give another place with --out"
-            )
+            begun = (path / "run.json").is_file()
+            again = f"go on with it by `{going_on(Folder(path).run, path)}`, or " if begun else ""
+            raise UserError(f"{path} exists already; {again}give another place with --out")
         check_place(path)
 
     @staticmethod
     def open(path: Path) -> Folder:
         """Opens the folder of a run that has begun."""
         if not (path / "run.json").is_file():
-            raise UserError(f"{path} is no run's folder: it has no run.json")
+            raise UserError(_no_run(path))
         return Folder(path)
 
     @property
@@ -193,6 +193,27 @@ class Folder:
     def finish(self, summary: Mapping[str, Any], model: torch.nn.Module) -> None:
         write_whole(self.model, _weights(model))
         write_whole(self.path / "summary.json", _json(summary))
+
+
+def runs_in(path: Path) -> list[Path]:
+    """The folders of runs that lie in a folder, such as that of a sweep."""
+    return sorted(each.parent for each in path.glob("*/run.json"))
+
+
+def _no_run(path: Path) -> str:
+    """Why a path is no run's folder, and what to give instead."""
+    if not path.exists():
+        return f"{path} is not there; give the folder of a run"
+    if not path.is_dir():
+        return f"{path} is a file; give the folder of a run"
+    inside = runs_in(path)
+    if inside:
+        return f"{path} is no run's folder, but has {len(inside)} in it; give one, as {inside[0]}"
+    several = sorted({each.parent.parent for each in path.glob("*/*/run.json")})
+    if several:
+        named = ", ".join(map(str, several[:3])) + (", ..." if len(several) > 3 else "")
+        return f"{path} is no run's folder; runs are in {named}: give one of these"
+    return f"{path} is no run's folder: it has no run.json"
 
 
 def _read(path: Path) -> dict[str, Any] | None:

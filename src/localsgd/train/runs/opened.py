@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from localsgd.train.config.blame import naming_parts
 from localsgd.train.config.run import Run
 from localsgd.train.data.task import Task
 from localsgd.train.engine.assembly import NAMED, Assembly, Own
@@ -52,7 +53,7 @@ def opened(
     """
     check_same("configuration", f"{_lines(wanted)}\nout={path}\nwatch={watch}")
     leads = world.rank == 0
-    with ExitStack() as held:
+    with naming_parts(wanted), ExitStack() as held:
         if leads and resuming:
             held.enter_context(locked(path))
         with heartbeat.waiting():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from localsgd.errors import UserError, unknown_name
+from localsgd.train.config.parts import going_on
 from localsgd.train.config.run import Run
 from localsgd.train.data.metric import Metric, metric_of
 from localsgd.train.engine.run_folder import Folder
@@ -28,8 +30,7 @@ class Result:
         rows: the evaluations, oldest first: the lines of `metrics.jsonl`.
         summary: what is in `summary.json`.
         weights: the averaged model's state dict, on the CPU.
-        model: the averaged model, in eval mode; None for a run that was loaded from its folder
-            alone.
+        model: the averaged model, in eval mode; None for a run that was loaded without a model.
         local_weights: a state dict for each worker that this process hosts, by worker; empty for a
             run that was loaded. After the last sync all workers hold the same parameters; buffers,
             such as the statistics of batch norm, are each worker's own.
@@ -86,22 +87,42 @@ class Result:
         )
 
 
-def load(path: Path | str) -> Result:
+def load(path: Path | str, model: nn.Module | Callable[[], nn.Module] | None = None) -> Result:
     """The result of a run in a folder, however it was started.
 
     Reads data alone: no code that the folder names or holds is imported.
 
+    Args:
+        path: of the folder.
+        model: a module, which is copied, or a function that makes one; the result's `model` is it
+            with the averaged model's weights.
+
     Raises:
-        UserError: no run's folder; the run has not ended; a file is damaged.
+        UserError: no run's folder; the run has not ended; a file is damaged; the model is another.
     """
     folder = Folder.open(Path(path).expanduser())
     summary = folder.summary()
     if summary is None:
+        raise UserError(f"{path} has not ended; go on with: {going_on(folder.run, Path(path))}")
+    weights = weights_in(folder)
+    filled = None if model is None else _filled(model, weights, folder)
+    return Result(folder.run, folder.metrics(), summary, weights, filled, path=folder.path)
+
+
+def _filled(
+    model: nn.Module | Callable[[], nn.Module], weights: Weights, folder: Folder
+) -> nn.Module:
+    made = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
+    if folder.run.precision == "float64":
+        made = made.double()
+    try:
+        made.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
         raise UserError(
-            f"{path} has not ended; go on with `localsgd resume {path}`, or with the program that "
-            "began it"
-        )
-    return Result(folder.run, folder.metrics(), summary, weights_in(folder), path=folder.path)
+            f"{folder.model} holds the weights of another model, {folder.run.model}: {reason[:200]}"
+        ) from None
+    return made.eval()
 
 
 def weights_in(folder: Folder) -> Weights:

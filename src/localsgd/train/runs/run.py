@@ -21,7 +21,8 @@ import torch.distributed as dist
 from rich.console import Console
 from torch import nn
 
-from localsgd.errors import UserError, unknown_name
+from localsgd.errors import UserError, short, unknown_name
+from localsgd.train.config.blame import naming_parts
 from localsgd.train.config.complete import complete_run
 from localsgd.train.config.parts import PYTHON, changed_plugins
 from localsgd.train.config.run import Run as Settings
@@ -97,7 +98,8 @@ class Run:
     ) -> None:
         own_task = None if isinstance(task, str) else task
         card = tasks.card(task) if isinstance(task, str) else task.card
-        named = {"task": card.name, "model": _name_of_model(model)}
+        name = task if isinstance(task, str) else card.name
+        named = {"task": name, "model": _name_of_model(model)}
         if no_decay is not None:
             named["no_decay"] = no_decay if isinstance(no_decay, str) else "auto"
         completed = complete_run(_settings({**settings, **named}), card)
@@ -191,16 +193,47 @@ class Run:
         if task is None:
             place = None if limits.data_dir is None else Path(limits.data_dir).expanduser()
             device = pick_device(run.device, world.local_rank)
-            task = tasks.load(run.task, place, device=device)
-        return task if run.train_samples is None else task.subset(run.train_samples)
+            with naming_parts(run):
+                task = tasks.load(run.task, place, device=device)
+        with naming_parts(run):
+            return task if run.train_samples is None else task.subset(run.train_samples)
 
     def __repr__(self) -> str:
         run = self.settings
         return f"Run({run.method}, {run.model} on {run.task}, {run.topology}, seed {run.seed})"
 
 
+_BY_NAME = {
+    "method": ("method", "schedules", "it"),
+    "schedule": ("method", "schedules", "it"),
+    "local_steps": ("method", "schedules", "it"),
+    "compression": ("compression", "compressors", "lambda: it"),
+    "compressor": ("compression", "compressors", "lambda: it"),
+    "reducer": ("compression", "compressors", "lambda: it"),
+    "outer": ("outer", "outers", "lambda: it"),
+}
+"""By what a user may write: the setting, the kind of part, and what is given a name."""
+
+
+def _check_named(name: str, value: Any) -> None:
+    """Refuses an object where a name is wanted, and says how it gets one."""
+    if name not in _BY_NAME or value is None:
+        return
+    setting, kind, given = _BY_NAME[name]
+    if name == "local_steps" and not callable(value):
+        return
+    if not isinstance(value, str):
+        raise UserError(
+            f"{name} is {short(value)}, and a run has names; give it one by "
+            f'localsgd.train.add("{kind}", "mine", {given}), and write {setting}="mine"'
+        )
+    if name not in Settings.__struct_fields__:
+        raise UserError(f"there is no setting {name}; write {setting}={value!r}")
+
+
 def _settings(given: Mapping[str, Any]) -> Settings:
-    for name in given:
+    for name, value in given.items():
+        _check_named(name, value)
         if name not in Settings.__struct_fields__ or name == "plugins":
             known = (*Settings.__struct_fields__[:-1], "no_decay")
             raise unknown_name("setting", name, known)
@@ -222,7 +255,8 @@ def _name_of_model(model: AnyModel | None) -> str | None:
         return model
     if not callable(model):
         raise UserError(
-            f"model {model!r} is none; give a name, a torch.nn.Module, or a function that makes one"
+            f"model {short(model)} is none; give a name, a torch.nn.Module, or a function that "
+            "makes one"
         )
     name = type(model).__name__ if isinstance(model, nn.Module) else _name_of(model)
     return name if name.isidentifier() else "own"

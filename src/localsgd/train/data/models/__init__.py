@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from localsgd.basics.outside import Outside
-from localsgd.errors import UserError
+from localsgd.errors import UserError, short
 from localsgd.train.data.models import (
     densenet,
     imagenet_resnet,
@@ -79,7 +79,9 @@ _FAMILIES = (
 
 def _check(what: str, part: Any) -> None:
     if not callable(part):
-        raise UserError(f"{what} is {part!r}; give a function from a Task to a torch.nn.Module")
+        raise UserError(
+            f"{what} is {short(part)}; give a function from a Task to a torch.nn.Module"
+        )
 
 
 class _OwnNames(tuple[str, ...]):
@@ -133,7 +135,7 @@ def build(
     """
     found = _family(name)
     if found is None:
-        return built(OUTSIDE[name], task, seed, streams=streams)
+        return built(OUTSIDE[name], task, seed, streams=streams, name=name)
     family, make = found
     _check_inputs(name, family, task)
     return built(family.initialised(make, head), task, seed, streams=streams)
@@ -148,7 +150,7 @@ def _check_inputs(name: str, family: _Family, task: Task) -> None:
         )
 
 
-def built(make: Build, task: Task, seed: int, *, streams: int = 0) -> nn.Module:
+def built(make: Build, task: Task, seed: int, *, streams: int = 0, name: str = "") -> nn.Module:
     """`make(task)`, which draws from `seed`; its weights are left as they are.
 
     A recurrent model that has a method `carry` is told by `carry(streams)` how many streams go on
@@ -159,7 +161,10 @@ def built(make: Build, task: Task, seed: int, *, streams: int = 0) -> nn.Module:
         torch.random.default_generator.manual_seed(seed)
         model = make(task)
     if not isinstance(model, nn.Module):
-        raise UserError(f"the model is a {type(model).__name__}; give a torch.nn.Module")
+        what = f"the model {name}".strip()
+        raise UserError(
+            f"{what} is made as a value of type {type(model).__name__}; make a torch.nn.Module"
+        )
     carry = getattr(model, "carry", None)
     if callable(carry):
         carry(streams)

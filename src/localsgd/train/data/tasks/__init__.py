@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from localsgd.basics.outside import Outside
-from localsgd.errors import UserError
+from localsgd.errors import UserError, short
 from localsgd.train.data import models
 from localsgd.train.data.task import Card, Defaults, Task
 from localsgd.train.data.tasks import cifar, digits, fashion_mnist, imagenet, wikitext
@@ -48,8 +48,8 @@ _ENTRIES: dict[str, Entry] = {
 def _check(what: str, part: Any) -> None:
     if not isinstance(part, Entry):
         raise UserError(
-            f"{what} is {part!r}; give a localsgd.train.data.tasks.Entry: a card, and functions "
-            "that find and load the data"
+            f"{what} is {short(part)}; give a localsgd.train.data.tasks.Entry: a card, and "
+            "functions that find and load the data"
         )
 
 
@@ -59,10 +59,14 @@ OUTSIDE = Outside("task", "localsgd.tasks", lambda: _ENTRIES, _check)
 
 @dataclass(frozen=True)
 class Row:
-    """A task as `localsgd tasks` lists it, with the folder of its data if it was found."""
+    """A task as `localsgd tasks` lists it, with the folder of its data if it was found.
+
+    `made` says that there is none, as the data is made when the task is loaded.
+    """
 
     card: Card
     found: Path | None
+    made: bool = False
 
 
 def task_names() -> tuple[str, ...]:
@@ -106,4 +110,10 @@ def load(
 def describe(data_dir: Path | None = None) -> tuple[Row, ...]:
     """All tasks, and whether their data was found. Reads and downloads nothing."""
     entries = map(_entry, task_names())
-    return tuple(Row(entry.card, entry.find(data_dir)) for entry in entries)
+    return tuple(_row(entry, data_dir) for entry in entries)
+
+
+def _row(entry: Entry, data_dir: Path | None) -> Row:
+    if entry.find is None:
+        return Row(entry.card, None, made=True)
+    return Row(entry.card, entry.find(data_dir))

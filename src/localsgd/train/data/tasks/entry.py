@@ -25,8 +25,11 @@ class Source:
 
 @dataclass(frozen=True)
 class Entry:
-    """A task by its card, with `find` (looks for its data on this machine) and `load`."""
+    """A task by its card, with `find` (looks for its data on this machine) and `load`.
+
+    `find` is None for data that is made, and lies nowhere.
+    """
 
     card: Card
-    find: Callable[[Path | None], Path | None]
+    find: Callable[[Path | None], Path | None] | None
     load: Callable[[Source], Task]

@@ -1,0 +1,74 @@
+"""What a sweep leaves in its folder beside the runs, so that `show` has its table again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from rich.table import Table
+
+from localsgd.basics.files import read_text
+from localsgd.errors import UserError
+from localsgd.results.contrasts import contrasts
+from localsgd.results.grouping import groups
+from localsgd.results.sheet import sheet_of
+from localsgd.show import sheets
+from localsgd.train.config.vary import Point, point
+from localsgd.train.engine.run_folder import Folder, write_whole
+
+NAME = "sweep.json"
+
+
+class Swept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A sweep, as its last command described it.
+
+    Args:
+        runs: names of their folders, in the order of the table.
+        varied: the settings in which configurations differ.
+        baseline: what differences are to, as it was written.
+    """
+
+    runs: tuple[str, ...]
+    varied: tuple[str, ...]
+    baseline: Mapping[str, str]
+
+
+def keep(out: Path, runs: Sequence[str], varied: Sequence[str], baseline: Point) -> None:
+    """Writes what is swept into the folder `out`."""
+    out.mkdir(parents=True, exist_ok=True)
+    kept = Swept(tuple(runs), tuple(varied), baseline.words)
+    write_whole(out / NAME, msgspec.json.format(msgspec.json.encode(kept)) + b"\n")
+
+
+def swept_in(out: Path) -> Swept | None:
+    """The sweep in a folder; None if there is none."""
+    path = out / NAME
+    if not path.is_file():
+        return None
+    try:
+        return msgspec.json.decode(read_text(path), type=Swept)
+    except msgspec.MsgspecError as error:
+        raise UserError(f"{path} is damaged: {error}; remove it, or sweep once more") from None
+
+
+def table(folders: Sequence[Folder], varied: Sequence[str], baseline: Point | None) -> Table:
+    """The table of a sweep."""
+    return sheets.table(sheet_of(contrasts(groups(folders), varied, baseline)))
+
+
+def shown(swept: Swept, there: Sequence[Folder]) -> tuple[Table, list[Folder], str]:
+    """The table of a sweep whose runs may not all be there; those of it that are; and a note.
+
+    Differences are left out until all runs are there: a configuration's own baseline may be among
+    the others.
+    """
+    found = {folder.path.name: folder for folder in there}
+    mine = [found[name] for name in swept.runs if name in found]
+    if len(mine) == len(swept.runs):
+        return table(mine, swept.varied, point(swept.baseline)), mine, ""
+    note = (
+        f"{len(mine)} of {len(swept.runs)} runs have begun; differences are shown once all have. "
+        "The command that began them goes on"
+    )
+    return table(mine, swept.varied, None), mine, note
