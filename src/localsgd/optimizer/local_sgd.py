@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from typing import Any
@@ -35,11 +35,7 @@ from localsgd.optimizer.settings import (
     patience,
     settings_of,
 )
-from localsgd.optimizer.sharded import (
-    check_shards,
-    met,
-    peers_of,
-)
+from localsgd.optimizer.sharded import check_axes, check_shards, met, peers_of
 from localsgd.optimizer.start import Start, check_configuration, check_group, check_or_share_start
 from localsgd.optimizer.untrained import Untrained
 from localsgd.optimizer.written import written_forward
@@ -127,6 +123,7 @@ class LocalSGD(Assembled):
     ) -> None:
         limit = patience(timeout)
         ranks = dist.get_world_size() if dist.is_initialized() else 1
+        check_axes(topology, model)
         peers = peers_of(topology, ranks)
         settings = settings_of(
             len(peers),
@@ -353,8 +350,8 @@ class LocalSGD(Assembled):
             **({} if self.membership is None else {"membership": self.membership.saved()}),
         }
 
-    def _check_saved(self, own: dict[str, Any]) -> None:
-        check_saved(own, self._own_state(), self._settings)
+    def _check_saved(self, state_dict: Mapping[str, Any]) -> None:
+        check_saved(state_dict, self._own_state(), self._settings, self._placement.peers)
 
     def _load_own(self, own: dict[str, Any]) -> None:
         self._finished_at = own["finished_at"]
