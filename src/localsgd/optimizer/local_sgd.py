@@ -205,7 +205,8 @@ class LocalSGD(Assembled):
             self._before_sync(depth)
             self._loop.sync(meanwhile=self._loop.open)  # DDP must know before it makes gradients.
         self._guards.end_step(self._loop.all_averaged)
-        self._together.passes(self.steps + 1)
+        self._together.stepped(self.steps)
+        self._pass()
         return loss
 
     def _before_sync(self, depth: int) -> None:
@@ -274,7 +275,7 @@ class LocalSGD(Assembled):
             return
         with self._together.named():
             self._finish()
-            self._together.passes(self.steps + 1)
+            self._pass()
 
     def _finish(self) -> None:
         differ = self._together.differ("finish()", self.steps, self._loop.all_averaged)
@@ -327,7 +328,7 @@ class LocalSGD(Assembled):
                 )
                 if left_out:
                     self._left_out()
-                self._together.passes(self.steps + 1)
+                self._pass()
             self._guards.seen()
             yield self.model
 
@@ -365,7 +366,8 @@ class LocalSGD(Assembled):
         self._loop.open()  # unless the state is of the middle of a round
         self._guards.loaded(self._loop.all_averaged)
         self._compared, self._loaded = False, True
-        self._together.passes(self.steps + 1)
+        self._together.loaded()
+        self._pass()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LocalSGD:
         """Rows of its own: deep-copy model and optimizer together, `deepcopy((model, self))`."""
