@@ -114,6 +114,63 @@ def test_a_state_of_other_settings(what: str, other: dict[str, Any]) -> None:
         assert "make it with the same" in said
 
 
+def _adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+def _adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def _amsgrad(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.3, amsgrad=True)
+
+
+def _groups(order: int) -> Callable[[nn.Module], torch.optim.Optimizer]:
+    def make(model: nn.Module) -> torch.optim.Optimizer:
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        return torch.optim.SGD([{"params": [p]} for p in parameters[::order]], lr=0.1)
+
+    return make
+
+
+def of(make: Any) -> tuple[Any, LocalSGD]:
+    model = net()
+    return model, LocalSGD(make(model), model, local_steps=2)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (nesterov, _adamw, "the state is of the inner optimizer SGD, and this one is AdamW, which"),
+        (_adamw, nesterov, "the state is of the inner optimizer AdamW, and this one is SGD, which"),
+        (_adam, _adamw, "the state is of the inner optimizer Adam, and this one is AdamW, which"),
+        (_groups(1), _groups(-1), "the inner optimizer's groups have other parameters than when"),
+    ],
+)
+def test_a_state_of_another_inner_optimizer(before: Any, after: Any, said: str) -> None:
+    model, optimizer = of(before)
+    trained(model, optimizer, 3)
+    state = copy.deepcopy(optimizer.state_dict())
+    assert refused(of(after)[1], state).startswith(said)
+    del state["local_sgd"]["made_with"]["inner optimizer"]  # As in older states.
+    del state["local_sgd"]["made_with"]["parameter groups"]
+    of(before)[1].load_state_dict(state)
+
+
+def test_settings_of_the_inner_optimizer_are_those_of_the_state() -> None:
+    """As PyTorch does it, so that state and settings fit."""
+    model, optimizer = of(_adamw)
+    trained(model, optimizer, 3)
+    again, new = of(_amsgrad)
+    new.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    again.load_state_dict(model.state_dict())
+    trained(model, optimizer, 3)
+    trained(again, new, 3)
+    assert_bits(values(again), values(model))
+    assert (new.param_groups[0]["lr"], new.param_groups[0]["amsgrad"]) == (0.01, False)
+
+
 def test_the_schedule_may_change() -> None:
     _, optimizer = made(local_steps=5)
     optimizer.load_state_dict(saved())

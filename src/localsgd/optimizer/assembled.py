@@ -198,6 +198,21 @@ class Assembled(Wrapping):
         """K, the number of workers."""
         return self._placement.world.members
 
+    @property
+    def accumulating(self) -> bool:
+        """Whether gradients stand that no step has used: they wait for further micro-batches."""
+        return self._guards.gradients.waiting
+
+    @contextmanager
+    def _named(self) -> Generator[None]:
+        """A context for a call of the user's, in which the loss of a rank becomes `PeerLost`."""
+        try:
+            with self._together.named():
+                yield
+        except BaseException:
+            self._guards.failed()
+            raise
+
     def meet(self, call: str, detail: str = "") -> list[str]:
         """Waits until all ranks are in this call, and returns the details that they give, by rank.
 
@@ -205,7 +220,7 @@ class Assembled(Wrapping):
             UserError: on all ranks, if some are in another call.
         """
         self._guards.part.check_not_shown(call, "would take the average for this worker's own")
-        with self._together.named():
+        with self._named():
             found = self._together.meet(f"{call}()", self.steps, [detail])
         self._pass()
         return [given for (given,) in found]
@@ -214,5 +229,5 @@ class Assembled(Wrapping):
     def apart(self) -> Generator[dist.ProcessGroup | None]:
         """A gloo group that no sync uses, for all ranks at once; `None` if there is one worker."""
         presence = self._together.presence
-        with self._together.named():
+        with self._named():
             yield None if presence is None else presence.apart()

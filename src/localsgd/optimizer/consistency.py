@@ -61,10 +61,14 @@ def check_equal(
 
 
 def checksum(values: Tensor) -> str:
-    """A checksum of the bits of `values [n]`, computed on their device in one pass."""
+    """A checksum of the bits of `values [n]`."""
+    return f"{int(bits_of(values)):x}"
+
+
+def bits_of(values: Tensor) -> Tensor:
+    """A sum of the bits of `values [n]`, computed on their device in one pass, unawaited."""
     whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    bits = values.detach().view(whole[values.element_size()])
-    return f"{int(bits.sum(dtype=torch.int64)):x}"
+    return values.detach().view(whole[values.element_size()]).sum(dtype=torch.int64)
 
 
 def check_settings(

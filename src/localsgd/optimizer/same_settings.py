@@ -113,8 +113,8 @@ class SameSettings:
         name, said = differs
         warnings.warn(
             f"ranks train with different settings of the inner optimizer: {name}: {said} at step "
-            f"{step}; a scheduler that judges by a number must be given the same on all ranks, such "
-            "as the mean of their losses",
+            f"{step}; a scheduler that judges by a number must be given the same on all ranks, "
+            "such as the mean of their losses",
             stacklevel=2,
         )
 

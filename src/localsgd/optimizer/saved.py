@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from localsgd.errors import UserError
+from localsgd.optimizer.consistency import digest_of_text
 from localsgd.optimizer.settings import Settings
 from localsgd.optimizer.start import layouts_of
 from localsgd.optimizer.wrapping import KEY
@@ -16,6 +18,10 @@ from localsgd.schedule.rounds import Position
 
 SETTINGS = ("topology", "reducer", "outer", "delay", "inner_state")
 """Settings that must be the same when a state is loaded."""
+
+
+KIND, GROUPS = "inner optimizer", "parameter groups"
+"""What is saved of the inner optimizer beside its own state."""
 
 
 def fingerprint(rows: Sequence[Row]) -> str:
@@ -49,11 +55,42 @@ def check_saved(
                 f"the state was saved with {what} {own['made_with'].get(what)}, and this LocalSGD "
                 f"has {now[what]}; make it with the same, or begin anew from the averaged model"
             )
+    check_inner(own["made_with"], expected["made_with"])
     rank, saver = expected["rank"], own["rank"]
     if saver != rank and (why := _why_not_of_all(state, settings, saver in peers)):
         raise UserError(
             f"the state is of rank {saver}, and {why}, which rank {rank} can't take over; let each "
             "rank load the state that it saved itself, or call localsgd.save() and load() on all"
+        )
+
+
+def described(inner: Optimizer, rows: Sequence[Row]) -> dict[str, str]:
+    """What must be the same of the inner optimizer, by name; settings such as its rate need not."""
+    names = {
+        id(parameter): slot.name
+        for row in rows
+        for slot, parameter in zip(row.layout.slots, row.parameters, strict=True)
+    }
+    groups = [[names.get(id(p), "frozen") for p in group["params"]] for group in inner.param_groups]
+    return {KIND: type(inner).__qualname__, GROUPS: digest_of_text(repr(groups)).hex()}
+
+
+def check_inner(saved: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Refuses the state of another kind of inner optimizer, or of other groups.
+
+    Args:
+        saved, now: what states were made with; older ones don't say it.
+    """
+    if saved.get(KIND, now[KIND]) != now[KIND]:
+        raise UserError(
+            f"the state is of the inner optimizer {saved[KIND]}, and this one is {now[KIND]}, "
+            "which goes on from another state; make the same, or begin anew from the averaged model"
+        )
+    if saved.get(GROUPS, now[GROUPS]) != now[GROUPS]:
+        raise UserError(
+            "the inner optimizer's groups have other parameters than when the state was saved, or "
+            "the same in another order, so that momenta would go to the wrong ones; make the same "
+            "groups in the same order"
         )
 
 
