@@ -54,6 +54,7 @@ def check_saved(
             raise UserError(
                 f"the state was saved with {what} {own['made_with'].get(what)}, and this LocalSGD "
                 f"has {now[what]}; make it with the same, or begin anew from the averaged model"
+                + (", or use localsgd.save() and load()" if what == "topology" else "")
             )
     check_inner(own["made_with"], expected["made_with"])
     rank, saver = expected["rank"], own["rank"]
