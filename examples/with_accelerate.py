@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from localsgd.integrations.accelerate import prepare  # <-
 
 
-def main(out: Path = Path("runs/with-accelerate"), epochs: int = 4, accumulate: int = 1) -> None:
+def main(out=Path("runs/with-accelerate"), epochs=4, accumulate=1, dtype=torch.float32):
     digits = load_digits()
-    x = torch.tensor(digits.data / 16, dtype=torch.get_default_dtype())
+    x = torch.tensor(digits.data / 16, dtype=dtype)
     y = torch.tensor(digits.target)
     accelerator = Accelerator(
         cpu=True,
@@ -27,7 +27,7 @@ def main(out: Path = Path("runs/with-accelerate"), epochs: int = 4, accumulate: 
         dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True, data_seed=0),
     )
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).to(dtype)
     inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
     scheduler = torch.optim.lr_scheduler.StepLR(inner, step_size=20, gamma=0.5)
     loader = DataLoader(TensorDataset(x[:1440], y[:1440]), batch_size=24, shuffle=True)

@@ -56,14 +56,14 @@ class Resumable(DataLoader):
         self.skip = state["done"]
 
 
-def loaders() -> tuple[DataLoader, DataLoader]:
+def loaders(dtype: torch.dtype) -> tuple[DataLoader, DataLoader]:
     digits = load_digits()
-    x = torch.tensor(digits.data / 16, dtype=torch.get_default_dtype())
+    x = torch.tensor(digits.data / 16, dtype=dtype)
     whole = list(zip(x, torch.tensor(digits.target), strict=True))
     return Resumable(whole[:1440], batch_size=24, shuffle=True), DataLoader(whole[1440:], 24)
 
 
-def main(out: Path = Path("runs/with-lightning"), epochs: int = 4, accumulate: int = 1) -> None:
+def main(out=Path("runs/with-lightning"), epochs=4, accumulate=1, dtype=torch.float32):
     torch.manual_seed(0)
     trainer = Trainer(
         strategy=LocalSGDStrategy(local_steps=4),  # <-
@@ -75,7 +75,7 @@ def main(out: Path = Path("runs/with-lightning"), epochs: int = 4, accumulate: i
         logger=False,
     )
     newest = max(out.glob("*step=*.ckpt"), key=os.path.getmtime, default=None)
-    trainer.fit(Digits(), *loaders(), ckpt_path=newest)
+    trainer.fit(Digits().to(dtype), *loaders(dtype), ckpt_path=newest)
     trainer.save_checkpoint(out / "final.ckpt")
 
 

@@ -27,14 +27,14 @@ class Net(nn.Module):
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
-def data() -> list[dict]:
+def data(dtype: torch.dtype) -> list[dict]:
     digits = load_digits()
-    x = torch.tensor(digits.data / 16, dtype=torch.get_default_dtype())
+    x = torch.tensor(digits.data / 16, dtype=dtype)
     pairs = zip(x, torch.tensor(digits.target), strict=True)
     return [{"x": image, "labels": label} for image, label in pairs]
 
 
-def main(out: Path = Path("runs/with-trainer"), epochs: int = 4, accumulate: int = 1) -> None:
+def main(out=Path("runs/with-trainer"), epochs=4, accumulate=1, dtype=torch.float32):
     settings = TrainingArguments(
         out,
         num_train_epochs=epochs,
@@ -50,10 +50,10 @@ def main(out: Path = Path("runs/with-trainer"), epochs: int = 4, accumulate: int
     )
     torch.manual_seed(0)
     trainer = LocalSGDTrainer(  # <-
-        Net(),
+        Net().to(dtype),
         settings,
-        train_dataset=data()[:1440],
-        eval_dataset=data()[1440:],
+        train_dataset=data(dtype)[:1440],
+        eval_dataset=data(dtype)[1440:],
         compute_metrics=lambda found: {"accuracy": (found[0].argmax(1) == found[1]).mean()},
         local_sgd={"local_steps": 4},  # <-
     )

@@ -115,23 +115,13 @@ class BySteps(Crossing):
         self._patch.stop()
 
 
-@contextmanager
-def in_float64() -> Iterator[None]:
-    """A context in which new tensors are in float64."""
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
 def run_example(name: str, arguments: dict[str, Any], kill: int | None = None) -> list[list[str]]:
-    """Runs a program of examples/ in float64, and says what crossed in each step.
+    """Runs a program of examples/ and says what crossed in each step.
 
     Args:
         kill: the micro-batch, counted from 1, in which all processes are cut off.
     """
-    with launched(), in_float64(), BySteps() as steps:
+    with launched(), BySteps() as steps:
         if kill is None:
             example(name).main(**arguments)
         else:

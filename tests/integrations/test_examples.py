@@ -110,7 +110,7 @@ def example(request: pytest.FixtureRequest) -> Example:
 
 
 def arguments(out: Path, accumulate: int) -> dict[str, Any]:
-    return {"out": out, "epochs": EPOCHS, "accumulate": accumulate}
+    return {"out": out, "epochs": EPOCHS, "accumulate": accumulate, "dtype": torch.float64}
 
 
 def assert_ended_by_hand(example: Example, out: Path, accumulate: int) -> None:

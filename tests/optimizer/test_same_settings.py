@@ -60,7 +60,7 @@ def test_a_rate_that_parts_is_told_soon(ddp: bool, keywords: dict[str, Any]) -> 
     for said, equal in ((second, "rank 1"), (third, "rank 0")):
         [text] = said
         low = "rank 2 has 0.01"
-        assert text.startswith(f"{PREFIX}lr of group 1: {equal} has 0.1, {low} at step ")
+        assert text.startswith(f"{PREFIX}lr: {equal} has 0.1, {low} at step ")
         assert int(text.partition("at step ")[2].partition(";")[0]) >= 6
         assert "\n" not in text
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from localsgd.optimizer.consistency import difference
-from localsgd.optimizer.start import settings_by_name
+from localsgd.optimizer.start import named_in_group, settings_by_name
 from localsgd.wire.presence import Presence
 
 TOLD_SECONDS = 10.0
@@ -86,13 +86,14 @@ class SameSettings:
         own = next((own for begun, own in reversed(self._rates) if begun <= step), None)
         if own is not None and own != rates:
             both = {self._presence.rank: own, self._next: rates}
-            self._warn(
-                {
-                    rank: {f"lr of group {n}": f"{rate}" for n, rate in enumerate(found, start=1)}
-                    for rank, found in sorted(both.items())
-                },
-                step,
-            )
+            named = {
+                rank: {
+                    named_in_group("lr", index, len(found)): str(rate)
+                    for index, rate in enumerate(found)
+                }
+                for rank, found in sorted(both.items())
+            }
+            self._warn(named, step)
 
     def mine(self) -> str:
         """The settings of this rank, to be compared where all ranks meet."""
@@ -121,9 +122,9 @@ class SameSettings:
 
 def rates_of(inner: Optimizer) -> Rates:
     """γ of each parameter group; `None` for one on a device, which would have to be waited for."""
-    found: Rates = []
-    for group in inner.param_groups:
-        rate = group.get("lr")
-        there = rate is None or (isinstance(rate, Tensor) and rate.device.type != "cpu")
-        found.append(None if there else float(rate))
-    return found
+    rates = (group.get("lr") for group in inner.param_groups)
+    return [None if rate is None or _is_on_a_device(rate) else float(rate) for rate in rates]
+
+
+def _is_on_a_device(rate: object) -> bool:
+    return isinstance(rate, Tensor) and rate.device.type != "cpu"

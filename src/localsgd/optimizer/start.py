@@ -146,10 +146,15 @@ def settings_of_optimizer(inner: Optimizer, without: Sequence[str] = ()) -> str:
 def settings_by_name(inner: Optimizer) -> dict[str, str]:
     """Its kind and the settings of its groups, such as `lr`, or `lr of group 2`."""
     found = {"kind": type(inner).__qualname__}
-    for number, group in enumerate(_groups(inner), start=1):
-        of = f" of group {number}" if len(inner.param_groups) > 1 else ""
-        found |= {f"{name}{of}": described(value) for name, value in group.items()}
+    for index, group in enumerate(groups := _groups(inner)):
+        for name, value in group.items():
+            found[named_in_group(name, index, len(groups))] = described(value)
     return found
+
+
+def named_in_group(name: str, index: int, groups: int) -> str:
+    """The name of a setting of one of the optimizer's groups."""
+    return name if groups == 1 else f"{name} of group {index + 1}"
 
 
 def _groups(inner: Optimizer, without: Sequence[str] = ()) -> list[dict[str, object]]:
