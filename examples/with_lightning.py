@@ -6,7 +6,6 @@
 Needs `pip install 'localsgd[lightning]' scikit-learn`. The changed lines are marked with `# <-`.
 """
 
-import argparse
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from sklearn.datasets import load_digits
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 from localsgd.integrations.lightning import LocalSGDStrategy  # <-
 
@@ -27,12 +26,10 @@ class Digits(LightningModule):
         self.layers = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
 
     def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
-        x, y = batch
-        return nn.functional.cross_entropy(self.layers(x), y)
+        return nn.functional.cross_entropy(self.layers(batch[0]), batch[1])
 
     def validation_step(self, batch: list[torch.Tensor], index: int) -> None:
-        x, y = batch
-        right = (self.layers(x).argmax(1) == y).double().mean()
+        right = (self.layers(batch[0]).argmax(1) == batch[1]).double().mean()
         self.log("accuracy", right, sync_dist=True, prog_bar=True)
 
     def configure_optimizers(self) -> dict:
@@ -59,37 +56,27 @@ class Resumable(DataLoader):
         self.skip = state["done"]
 
 
-def loaders(double: bool) -> tuple[DataLoader, DataLoader]:
+def loaders(dtype: torch.dtype) -> tuple[DataLoader, DataLoader]:
     digits = load_digits()
-    x = torch.tensor(digits.data / 16, dtype=torch.float64 if double else torch.float32)
-    y = torch.tensor(digits.target)
-    train, test = TensorDataset(x[:1440], y[:1440]), TensorDataset(x[1440:], y[1440:])
-    return Resumable(train, batch_size=24, shuffle=True), DataLoader(test, batch_size=24)
+    x = torch.tensor(digits.data / 16, dtype=dtype)
+    whole = list(zip(x, torch.tensor(digits.target), strict=True))
+    return Resumable(whole[:1440], batch_size=24, shuffle=True), DataLoader(whole[1440:], 24)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--accumulate", type=int, default=1)
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--double", action="store_true", help="in float64")
-    parser.add_argument("--out", type=Path, default=Path("runs/with-lightning"))
-    options = parser.parse_args(arguments)
-
+def main(out=Path("runs/with-lightning"), epochs=4, accumulate=1, dtype=torch.float32):
     torch.manual_seed(0)
     trainer = Trainer(
         strategy=LocalSGDStrategy(local_steps=4),  # <-
         accelerator="cpu",
         devices=2,
-        precision="64-true" if options.double else "32-true",
-        max_epochs=options.epochs,
-        accumulate_grad_batches=options.accumulate,
-        callbacks=[ModelCheckpoint(options.out, every_n_train_steps=5, save_top_k=-1)],
+        max_epochs=epochs,
+        accumulate_grad_batches=accumulate,
+        callbacks=[ModelCheckpoint(out, every_n_train_steps=5, save_top_k=-1)],
         logger=False,
     )
-    newest = max(options.out.glob("*step=*.ckpt"), key=os.path.getmtime, default=None)
-    train, test = loaders(options.double)
-    trainer.fit(Digits(), train, test, ckpt_path=newest)
-    trainer.save_checkpoint(options.out / "final.ckpt")
+    newest = max(out.glob("*step=*.ckpt"), key=os.path.getmtime, default=None)
+    trainer.fit(Digits().to(dtype), *loaders(dtype), ckpt_path=newest)
+    trainer.save_checkpoint(out / "final.ckpt")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@
 Needs `pip install 'localsgd[transformers]' scikit-learn`. The changed lines are marked with `# <-`.
 """
 
-import argparse
 from pathlib import Path
 
 import torch
@@ -28,31 +27,19 @@ class Net(nn.Module):
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
-def data(dtype: torch.dtype) -> tuple[list[dict], list[dict]]:
+def data(dtype: torch.dtype) -> list[dict]:
     digits = load_digits()
-    x, y = torch.tensor(digits.data / 16, dtype=dtype), torch.tensor(digits.target)
-    samples = [{"x": image, "labels": label} for image, label in zip(x, y, strict=True)]
-    return samples[:1440], samples[1440:]
+    x = torch.tensor(digits.data / 16, dtype=dtype)
+    pairs = zip(x, torch.tensor(digits.target), strict=True)
+    return [{"x": image, "labels": label} for image, label in pairs]
 
 
-def accuracy(prediction: tuple) -> dict[str, float]:
-    logits, labels = prediction
-    return {"accuracy": float((logits.argmax(1) == labels).mean())}
-
-
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--accumulate", type=int, default=1)
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--double", action="store_true", help="in float64")
-    parser.add_argument("--out", type=Path, default=Path("runs/with-trainer"))
-    options = parser.parse_args(arguments)
-
+def main(out=Path("runs/with-trainer"), epochs=4, accumulate=1, dtype=torch.float32):
     settings = TrainingArguments(
-        options.out,
-        num_train_epochs=options.epochs,
+        out,
+        num_train_epochs=epochs,
         per_device_train_batch_size=24,
-        gradient_accumulation_steps=options.accumulate,
+        gradient_accumulation_steps=accumulate,
         learning_rate=0.005,
         max_grad_norm=0.0,
         save_steps=5,  # In the middle of a round, most of the time.
@@ -62,19 +49,16 @@ def main(arguments: list[str] | None = None) -> None:
         use_cpu=True,
     )
     torch.manual_seed(0)
-    dtype = torch.float64 if options.double else torch.float32
-    train, test = data(dtype)
     trainer = LocalSGDTrainer(  # <-
         Net().to(dtype),
         settings,
-        train_dataset=train,
-        eval_dataset=test,
-        compute_metrics=accuracy,
+        train_dataset=data(dtype)[:1440],
+        eval_dataset=data(dtype)[1440:],
+        compute_metrics=lambda found: {"accuracy": (found[0].argmax(1) == found[1]).mean()},
         local_sgd={"local_steps": 4},  # <-
     )
-    begun = get_last_checkpoint(options.out) if options.out.exists() else None
-    trainer.train(resume_from_checkpoint=begun)
-    trainer.save_model(options.out)
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(out) if out.exists() else None)
+    trainer.save_model(out)
 
 
 if __name__ == "__main__":

@@ -115,16 +115,16 @@ class BySteps(Crossing):
         self._patch.stop()
 
 
-def run_example(name: str, arguments: list[str], kill: int | None = None) -> list[list[str]]:
-    """Runs a program of examples/, and says what crossed in each step.
+def run_example(name: str, arguments: dict[str, Any], kill: int | None = None) -> list[list[str]]:
+    """Runs a program of examples/ and says what crossed in each step.
 
     Args:
         kill: the micro-batch, counted from 1, in which all processes are cut off.
     """
     with launched(), BySteps() as steps:
         if kill is None:
-            example(name).main(arguments)
+            example(name).main(**arguments)
         else:
             with killed_at(kill), suppress(Killed):
-                example(name).main(arguments)
+                example(name).main(**arguments)
     return steps.steps

@@ -109,8 +109,8 @@ def example(request: pytest.FixtureRequest) -> Example:
     return request.param
 
 
-def arguments(out: Path, accumulate: int) -> list[str]:
-    return ["--double", f"--epochs={EPOCHS}", f"--accumulate={accumulate}", f"--out={out}"]
+def arguments(out: Path, accumulate: int) -> dict[str, Any]:
+    return {"out": out, "epochs": EPOCHS, "accumulate": accumulate, "dtype": torch.float64}
 
 
 def assert_ended_by_hand(example: Example, out: Path, accumulate: int) -> None:

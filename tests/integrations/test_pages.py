@@ -28,11 +28,11 @@ def names_of(page: str, out: str) -> dict[str, Any]:
     """What the code of a page takes for granted."""
     if page == "transformers":
         module = example("with_trainer")
-        train, test = module.data(torch.float32)
-        return {"model": module.Net(), "train": train[:96], "test": test[:48], "out": out}
+        data = module.data(torch.float32)
+        return {"model": module.Net(), "train": data[:96], "test": data[-48:], "out": out}
     if page == "lightning":
         module = example("with_lightning")
-        train, test = module.loaders(double=False)
+        train, test = module.loaders(torch.float32)
         return {"module": module.Digits(), "train": train, "test": test, "out": out}
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -327,6 +327,34 @@ OPTIMIZER = [
         "optimizer/test_saved.py",
         ("_is_of_its_rank", "index < len(row) - 1", "False"),
         ("_has_tensors", "inside or key == 'reducer'", "inside"),
+        ("_why_not_of_all", "Position(**own['position']).averaged < settings.levels", "False"),
+        ("_why_not_of_all", "own['made_with']['average'] != 'models'", "True"),
+        ("_is_averaged", "own['finished_at'] < own['steps']", "True"),
+        ("check_inner", "saved.get(GROUPS, now[GROUPS]) != now[GROUPS]", "False"),
+    ),
+    *_in(
+        "optimizer/test_same_settings.py",
+        ("SameSettings._compare", "begun <= step", "True"),
+        ("SameSettings.stepped", "self._compare(*self._ahead)", "None"),
+        ("SameSettings._look", "loads != self._loads", "left is None"),
+        ("Presence.numbered", "self._numbered += 1", ""),
+    ),
+    *_in(
+        "optimizer/test_replaced.py",
+        ("Modules.check", "id(parameter) not in there", "False"),
+        ("Modules.check", "self._changed()", "None"),
+        ("LocalSGD.averaged_model", "self._guards.modules.check()", "None"),
+    ),
+    *_in(
+        "optimizer/test_set_inside.py",
+        ("SetInside.watched", "all(map(torch.equal, bits, self._bits()))", "False"),
+        ("SetInside.__init__", "id(p) not in ever", "True"),
+    ),
+    *_in(
+        "optimizer/test_neighbours.py::ends,failed,its_way",
+        ("Unfinished.__init__", "owner() is None", "False"),
+        ("_warn", "sys.exc_info()[1] is not None", "False"),
+        ("Guards.failed", "self._unfinished.averaged()", "None"),
     ),
     *_in(
         "optimizer/test_save_load.py",
@@ -334,6 +362,12 @@ OPTIMIZER = [
         ("save", "tensor.to('cpu', copy=True)", "tensor"),
         ("put", "os.replace(folder, before)", "shutil.rmtree(folder)"),
         ("_Found.put", "_set_random(self.tree['random'])", "None"),
+        ("_Found.put", "optimizer.zero_grad()", "None"),
+        (
+            "UsedGradients.waiting",
+            "all(ref() is g and local(g)._version == before for g, (ref, before) in pairs)",
+            "True",
+        ),
         ("_Harmless.find_class", "(module, name) in self._known", "True"),
     ),
     *_in(

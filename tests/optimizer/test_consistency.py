@@ -51,24 +51,36 @@ def texts(mistakes: list[str]) -> list[str]:
         if mistake == "betas as tensors":
             beta = torch.tensor(0.99900001 if wrong else 0.999, dtype=torch.float64)
             inner.param_groups[0]["betas"] = (0.9, beta)
+        if wrong and mistake == "kind":
+            inner = torch.optim.Adam(model.parameters())
+        if wrong and mistake == "groups":
+            last = inner.param_groups[0]["params"].pop()
+            inner.add_param_group({"params": [last]})
         with pytest.raises(UserError) as caught:
             LocalSGD(inner, model, **keywords)
         found.append(str(caught.value))
     return found
 
 
+LAYOUTS = "differ in names, shapes, memory formats or dtypes of parameters"
+INNER = "differ in the inner optimizer or its settings"
+
 MISTAKES = {
     "weights": "differ in starting weights; seed or load",
     "buffers": "differ in starting buffers; seed or load",
     "frozen": "differ in frozen parameters; seed or load",
-    "local_steps": "differ in local_steps; start all ranks with the same",
-    "average": "differ in average; start all ranks with the same",
-    "reducer": "differ in reducer; start all ranks with the same",
-    "freezing": "differ in names, shapes, memory formats or dtypes of parameters; build",
-    "channels": "differ in names, shapes, memory formats or dtypes of parameters; build",
-    "learning rate": "differ in the inner optimizer or its settings; start all ranks",
-    "learning rate as a tensor": "differ in the inner optimizer or its settings; start all ranks",
-    "betas as tensors": "differ in the inner optimizer or its settings; start all ranks",
+    "local_steps": "differ in local_steps: ranks 0, 1 have (Every(local_steps=4),), rank 2 has (P",
+    "average": "differ in average: ranks 0, 1 have auto, rank 2 has models; start all ranks with",
+    "reducer": "differ in reducer: ranks 0, 1 have [CompressedMean(",
+    "freezing": f"{LAYOUTS} (0.bias): ranks 0, 1 have (5,) of torch.float64, strides (1,), rank 2 "
+    "has none; build the same model",
+    "channels": f"{LAYOUTS} (0.weight): ranks 0, 1 have (5, 3) of torch.float64, strides (3, 1), "
+    "rank 2 has (5, 3) of torch.float64, strides (1, 5); build the same model",
+    "learning rate": f"{INNER} (lr): ranks 0, 1 have 0.1, rank 2 has 0.2; start all ranks",
+    "learning rate as a tensor": f"{INNER} (lr): ranks 0, 1 have ('torch.float32', 0.00100",
+    "betas as tensors": f"{INNER} (betas): ranks 0, 1 have ('tuple', [0.9, ('torch.float64', 0.999",
+    "kind": f"{INNER} (kind): ranks 0, 1 have SGD, rank 2 has Adam; start all ranks with the same",
+    "groups": f"{INNER} (lr): ranks 0, 1 have 0.1, rank 2 has none; start all ranks with the same",
 }
 
 

@@ -375,6 +375,13 @@ def test_block_momentum_is_told_the_rate_of_the_round_s_first_step() -> None:
     torch.testing.assert_close(model[0].weight.detach(), expected, rtol=1e-12, atol=1e-12)
 
 
+def test_a_number_that_is_reported_has_a_name() -> None:
+    model = net()
+    optimizer = LocalSGD(nesterov(model), model, local_steps=1)
+    with pytest.raises(UserError, match=r"report\(1\.0\) has no name .*report\(NAME=\.\.\.\)"):
+        optimizer.report(1.0)
+
+
 def test_at_sync_follows_the_schedules() -> None:
     model = net()
     optimizer = LocalSGD(nesterov(model), model, local_steps=[2, 2], topology="1x1")

@@ -161,8 +161,7 @@ def loaded_by_all(keywords: dict[str, Any]) -> str | None:
 def test_the_memory_of_another_rank_is_refused() -> None:
     first, second = run(2, loaded_by_all, {"reducer": [CompressedMean(Sign())]})
     assert first is None
-    assert second.startswith("the state is of rank 0, and its levels and reducers don't fit")
-    assert run(2, loaded_by_all, {}) == [None, None]
+    assert second.startswith("the state is of rank 0, and its levels and reducers have memory")
 
 
 class Scaled(nn.Module):

@@ -131,6 +131,62 @@ def at_the_end() -> list[list[str]]:
     return found
 
 
+def ended_by(error: bool, dropped: bool) -> list[str]:
+    """What the end of the program would say where a call has failed, or a model was given up."""
+    _open.clear()
+
+    def trained() -> LocalSGD:
+        model = net()
+        optimizer = local_sgd(model, model)
+        loss_of(model, dist.get_rank(), 0).backward()
+        optimizer.step()
+        return optimizer
+
+    optimizer = trained()
+    if error:
+        optimizer.model[0].weight.data = optimizer.model[0].weight.data.clone()
+        with pytest.raises(UserError, match="other memory"):
+            optimizer.finish()
+    if dropped:
+        del optimizer
+        trained().finish()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        _warn()
+    return [str(w.message) for w in caught]
+
+
+def test_a_run_that_has_failed_or_was_given_up_is_not_unfinished() -> None:
+    assert run(2, ended_by, True, False) == [[], []]
+    assert run(2, ended_by, False, True) == [[], []]
+    first, second = run(2, ended_by, False, False)
+    assert "the program ends 1 steps after the last sync" in first[0]
+    assert second == []
+
+
+def on_its_way() -> list[str]:
+    """At the end of a process of multiprocessing the error is not yet printed."""
+    _open.clear()
+    model = net()
+    optimizer = local_sgd(model, model)
+    loss_of(model, dist.get_rank(), 0).backward()
+    optimizer.step()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            try:
+                raise ValueError("mine")
+            finally:
+                _warn()
+        except ValueError:
+            pass
+    return [str(w.message) for w in caught]
+
+
+def test_an_error_on_its_way_is_enough() -> None:
+    assert run(2, on_its_way) == [[], []]
+
+
 def test_a_program_that_ends_without_finish_is_told() -> None:
     first, second = run(2, at_the_end)
     assert [len(texts) for texts in first] == [0, 1, 0, 1, 0]

@@ -104,6 +104,71 @@ def test_with_one_worker_too(tmp_path: Path) -> None:
     resumed(str(tmp_path))
 
 
+ACCUMULATED: list[dict[str, Any]] = [
+    {"local_steps": 2},
+    {"local_steps": 1},
+    {"local_steps": 1, "ddp": True},
+    {"local_steps": 2, "reducer": SIGN},
+]
+
+
+def accumulating(folder: str) -> None:
+    """Cut between two micro-batches; a step that has used its gradients saves none."""
+    rank = dist.get_rank()
+
+    def micro(model: Any, optimizer: LocalSGD, part: int) -> None:
+        first = part == 0 and isinstance(model, nn.parallel.DistributedDataParallel)
+        with model.no_sync() if first else contextlib.nullcontext():
+            loss_of(model, rank, 2 * optimizer.steps + part).backward()
+
+    def end(model: Any, optimizer: LocalSGD) -> None:
+        micro(model, optimizer, 1)
+        optimizer.step()
+        trained(model, optimizer, 3)
+        optimizer.finish()
+
+    for index, keywords in enumerate(ACCUMULATED):
+        at = Path(folder) / str(index)
+        model, optimizer = made(keywords, adam)
+        trained(model, optimizer, STOP)
+        assert not optimizer.accumulating
+        localsgd.save(at, model, optimizer)
+        again, new = made(keywords, adam, seed=1)
+        localsgd.load(at, again, new)
+        assert all(p.grad is None for p in again.parameters())
+        model.zero_grad()
+        micro(model, optimizer, 0)
+        assert optimizer.accumulating
+        localsgd.save(at, model, optimizer)
+        end(model, optimizer)
+        trained(again, new, 1)  # Its own gradients are no part of what it loads.
+        localsgd.load(at, again, new)
+        end(again, new)
+        assert_bits(values(again), values(model))
+
+
+def test_a_run_that_is_cut_between_micro_batches(tmp_path: Path) -> None:
+    run(2, accumulating, str(tmp_path))
+
+
+def between_micro_batches(folder: str) -> None:
+    model, optimizer = made({})
+    trained(model, optimizer, 2)
+    loss_of(model, dist.get_rank(), 2).backward()
+    localsgd.save(folder, model, optimizer)
+
+
+def test_another_number_of_workers_says_what_is_dropped_or_refused(tmp_path: Path) -> None:
+    run(2, between_micro_batches, str(tmp_path / "save"))
+    model, optimizer = made({})
+    with told() as lines:
+        localsgd.load(tmp_path / "save", model, optimizer)
+    assert "; gradients of micro-batches: dropped; " in lines[0]
+    assert all(p.grad is None for p in model.parameters())
+    with pytest.raises(UserError, match="the state is of the inner optimizer SGD, and this one is"):
+        localsgd.load(tmp_path / "save", *made({}, adam))
+
+
 def naive(folder: str) -> tuple[list[set[int]], list[bool]]:
     """Who a tensor of each worker came from, by keys of the model and by `localsgd.save`."""
     import torch.distributed.checkpoint as dcp
@@ -286,6 +351,7 @@ def refusals(folder: str) -> list[str]:
     refused(load, whole, model, optimizer, scheduler=scheduler, epoch=0)
     refused(load, whole, model, optimizer, scheduler=scheduler, scaler=scheduler)
     refused(load, whole, *other, scheduler=scheduler)
+    refused(load, whole, *made({"outer": "diloco"}, adam), scheduler=scheduler)
     refused(load, whole, nn.Linear(2, 1), optimizer, scheduler=scheduler)
     wider = nn.ModuleDict({"a": model, "b": nn.Linear(1, 1)})
     refused(load, whole, wider, optimizer, scheduler=scheduler)
@@ -327,6 +393,7 @@ EXPECTED = [
     "epoch has no load_state_dict(), so nothing can be loaded into it; load() returns numbers",
     "has no state of scaler; it was saved without",
     "rank 0: the state was saved with outer ",
+    "rank 0: the state is of the inner optimizer SGD, and this one is AdamW, which goes on from",
     "rank 0: the model lacks parameters of the optimizer",
     "was saved of another model: only one of the two has a.0.weight",
     "was saved with 1 optimizers, not with 2",

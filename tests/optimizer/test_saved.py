@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from localsgd import Delay, LocalSGD, UserError, outer
+from localsgd import Delay, LocalSGD, UserError, outer, post_local
 from localsgd.reduce import CompressedMean, PowerSgd, Sign
 from tests.distributed.harness import run
 from tests.optimizer.reference import assert_bits, loss_of, nesterov, net, values
@@ -114,6 +114,63 @@ def test_a_state_of_other_settings(what: str, other: dict[str, Any]) -> None:
         assert "make it with the same" in said
 
 
+def _adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+def _adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def _amsgrad(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.3, amsgrad=True)
+
+
+def _groups(order: int) -> Callable[[nn.Module], torch.optim.Optimizer]:
+    def make(model: nn.Module) -> torch.optim.Optimizer:
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        return torch.optim.SGD([{"params": [p]} for p in parameters[::order]], lr=0.1)
+
+    return make
+
+
+def of(make: Any) -> tuple[Any, LocalSGD]:
+    model = net()
+    return model, LocalSGD(make(model), model, local_steps=2)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (nesterov, _adamw, "the state is of the inner optimizer SGD, and this one is AdamW, which"),
+        (_adamw, nesterov, "the state is of the inner optimizer AdamW, and this one is SGD, which"),
+        (_adam, _adamw, "the state is of the inner optimizer Adam, and this one is AdamW, which"),
+        (_groups(1), _groups(-1), "the inner optimizer's groups have other parameters than when"),
+    ],
+)
+def test_a_state_of_another_inner_optimizer(before: Any, after: Any, said: str) -> None:
+    model, optimizer = of(before)
+    trained(model, optimizer, 3)
+    state = copy.deepcopy(optimizer.state_dict())
+    assert refused(of(after)[1], state).startswith(said)
+    del state["local_sgd"]["made_with"]["inner optimizer"]  # As in older states.
+    del state["local_sgd"]["made_with"]["parameter groups"]
+    of(before)[1].load_state_dict(state)
+
+
+def test_settings_of_the_inner_optimizer_are_those_of_the_state() -> None:
+    """As PyTorch does it, so that state and settings fit."""
+    model, optimizer = of(_adamw)
+    trained(model, optimizer, 3)
+    again, new = of(_amsgrad)
+    new.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    again.load_state_dict(model.state_dict())
+    trained(model, optimizer, 3)
+    trained(again, new, 3)
+    assert_bits(values(again), values(model))
+    assert (new.param_groups[0]["lr"], new.param_groups[0]["amsgrad"]) == (0.01, False)
+
+
 def test_the_schedule_may_change() -> None:
     _, optimizer = made(local_steps=5)
     optimizer.load_state_dict(saved())
@@ -155,26 +212,94 @@ def test_the_memory_of_another_rank(ranks: int, keywords: dict[str, Any]) -> Non
         assert said is not None, rank
         other = (rank + 1) % ranks
         assert said.startswith(f"the state is of rank {other}, and its levels and reducers ")
-        assert f"fit rank {rank};" in said
+        assert f"which rank {rank} can't take over;" in said
+
+
+def plain(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+def first_rank_s(
+    make: Any, steps: int, finish: bool, keywords: dict[str, Any], goes_on: bool
+) -> list[str]:
+    """What a rank reads that loads rank 0's state; with all momenta, and with none."""
+    model = net()
+    optimizer = LocalSGD(make(model), model, **{"local_steps": 2, **keywords})
+    trained(model, optimizer, steps)
+    if finish:
+        optimizer.finish()
+    states: list[Any] = [optimizer.state_dict()]
+    dist.broadcast_object_list(states)
+    said = []
+    for state in (states[0], {**states[0], "state": {}}):
+        model = net()
+        new = LocalSGD(make(model), model, **{"local_steps": 2, **keywords})
+        try:
+            new.load_state_dict(state)
+        except UserError as error:
+            said.append(str(error))
+        else:
+            said.append("")
+        if goes_on:
+            trained(model, new, 4)
+    return said
+
+
+BETWEEN = "it was saved between two syncs, when each rank had weights of its own"
+AVERAGED = {"inner_state": "exp_avg=average,exp_avg_sq=reset"}
 
 
 @pytest.mark.parametrize(
-    ("ranks", "keywords"),
+    ("make", "steps", "finish", "keywords", "why"),
     [
-        (2, {}),
-        (2, {"outer": [outer.diloco()]}),  # The one anchor of all.
-        (2, {"reducer": [CompressedMean(Sign(), feedback=False)], "local_steps": 8}),
-        (4, {"topology": "2x2", "local_steps": [1, 2]}),
+        (nesterov, 4, False, {}, "its momenta (momentum_buffer) are that rank's alone"),
+        (nesterov, 3, True, {}, "its momenta (momentum_buffer) are that rank's alone"),
+        (adam, 4, False, {}, "its momenta (exp_avg, exp_avg_sq) are that rank's alone"),
+        (adam, 3, True, AVERAGED, "its momenta (exp_avg, exp_avg_sq) are that rank's alone"),
+        (nesterov, 4, False, {"local_steps": 1, "average": "models"}, "its momenta"),
+        (nesterov, 4, False, {"outer": [outer.diloco()]}, "its momenta"),
+        (plain, 3, False, {}, BETWEEN),
+        (plain, 4, False, {"delay": Delay(fragments=2)}, BETWEEN),
+        (nesterov, 2, False, {"topology": "1x2", "local_steps": [2, 2]}, BETWEEN),
     ],
 )
-def test_a_state_that_is_the_same_on_all_ranks_serves_another(
-    ranks: int, keywords: dict[str, Any]
+def test_a_state_of_rank_0_alone(
+    make: Any, steps: int, finish: bool, keywords: dict[str, Any], why: str
 ) -> None:
-    assert run(ranks, others, keywords) == [None] * ranks
+    first, second = run(2, first_rank_s, make, steps, finish, keywords, False)
+    assert first == ["", ""]
+    assert second[0].startswith(f"the state is of rank 0, and {why}")
+    assert "which rank 1 can't take over; let each rank load the state that it saved" in second[0]
+    assert "\n" not in second[0]
+    assert (second[1] == "") == (why != BETWEEN)
+
+
+@pytest.mark.parametrize(
+    ("make", "steps", "finish", "keywords"),
+    [
+        (nesterov, 3, False, {"local_steps": 1}),
+        (adam, 3, False, {"local_steps": 1}),
+        (adam, 3, False, {"local_steps": post_local(2, after=3)}),  # the last step with H = 1
+        (plain, 4, False, {}),
+        (plain, 3, True, {}),
+        (plain, 4, False, {"outer": [outer.diloco()]}),
+        (plain, 3, True, {"delay": Delay(fragments=2)}),
+        (adam, 4, False, AVERAGED),
+        (nesterov, 0, False, {}),
+    ],
+)
+def test_a_state_that_is_the_same_on_all_ranks_serves_all(
+    make: Any, steps: int, finish: bool, keywords: dict[str, Any]
+) -> None:
+    assert run(2, first_rank_s, make, steps, finish, keywords, True) == [["", ""]] * 2
 
 
 def resumed_from_one_file(keywords: dict[str, Any]) -> bool:
-    """All ranks go on from what the first one saved, as its model and its momenta were theirs."""
+    """All ranks go on from what the first one saved, and begin with no momenta, on purpose."""
     model, optimizer = made(**keywords)
     trained(model, optimizer, 4)
     optimizer.finish()
@@ -182,7 +307,8 @@ def resumed_from_one_file(keywords: dict[str, Any]) -> bool:
     dist.broadcast_object_list(states)
     new_model, new = made(**keywords)
     new_model.load_state_dict(states[0][1])
-    new.load_state_dict(states[0][0])
+    new.load_state_dict({**states[0][0], "state": {}})
+    assert new.steps == 4
     trained(new_model, new, 4)
     new.finish()
     weights: list[Any] = [None] * dist.get_world_size()

@@ -9,13 +9,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from localsgd import LocalSGD, UserError
 from tests.distributed.harness import run
-from tests.optimizer.sharded import SHARDS, meshes, momentum, net, sharded, train
+from tests.optimizer.sharded import SHARDS, meshes, momentum, net, perceptron, sharded, train
 
 
 def local_sgd(model: nn.Module, topology: Any, local_steps: Any = 4) -> LocalSGD:
@@ -63,7 +63,29 @@ def in_fsdp1(mesh: DeviceMesh) -> None:
 
 
 def with_other_axes(mesh: DeviceMesh) -> None:
-    local_sgd(sharded(net(), mesh), mesh["replicate"] if dist.get_rank() else mesh["shard"])
+    other = init_device_mesh("cpu", (2, 2), mesh_dim_names=("one", "two"))
+    local_sgd(sharded(net(), mesh), mesh["replicate"] if dist.get_rank() else other["two"])
+
+
+def along_shards(mesh: DeviceMesh) -> None:
+    local_sgd(sharded(net(), mesh), mesh["shard"])
+
+
+def on_the_whole_mesh(mesh: DeviceMesh) -> None:
+    local_sgd(sharded(net(), mesh), mesh)
+
+
+def with_the_state_of_another_shard(mesh: DeviceMesh) -> None:
+    """While H = 1 momenta are equal on all workers, and shards differ."""
+    model = sharded(perceptron(4, 6, 2), mesh)  # into shards of equal shapes
+    optimizer = local_sgd(model, mesh["replicate"], 1)
+    worker, shard = divmod(dist.get_rank(), SHARDS)
+    train([optimizer], model, worker, range(2), shard)
+    states: list[Any] = [None] * 4
+    dist.all_gather_object(states, {**optimizer.state_dict(), "state": {}})
+    other_worker = states[(1 - worker) * SHARDS + shard]
+    optimizer.load_state_dict(other_worker)
+    optimizer.load_state_dict(states[worker * SHARDS + 1 - shard])
 
 
 def without_gradients(mesh: DeviceMesh) -> None:
@@ -79,6 +101,11 @@ def with_unused_parameters(mesh: DeviceMesh) -> None:
     train([optimizer], model, 0, range(1), 0)
 
 
+ACROSS = (
+    'topology has the axis "shard" of the mesh, along which 0.weight is sharded inside workers; '
+    'give the axes across workers alone: topology=mesh["replicate"]'
+)
+
 REFUSED = {
     on_both_axes: 'fully_shard mesh=mesh["shard"]',
     without_topology: 'topology=mesh["replicate"]',
@@ -88,6 +115,9 @@ REFUSED = {
     without_shards: "hold the same whole model",
     in_ddp: "DistributedDataParallel",
     in_fsdp1: "FSDP1",
+    along_shards: ACROSS,
+    on_the_whole_mesh: ACROSS,
+    with_the_state_of_another_shard: "its part of the model is another one than here",
     with_other_axes: "don't agree on who averages with whom",
     without_gradients: "set_requires_gradient_sync(False)",
     with_unused_parameters: "parameters without a gradient",

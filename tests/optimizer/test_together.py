@@ -192,7 +192,9 @@ def late_at_the_start(ends: bool) -> str:
 def test_a_rank_that_is_late_for_the_constructor_is_named_within_the_limit() -> None:
     first, second = run(2, late_at_the_start, False)
     assert first == (
-        "rank 1 did not come to LocalSGD() within `timeout` (1 s); all ranks must call it"
+        "rank 1 did not come to LocalSGD() within `timeout` (1 s); all ranks must call it; if they "
+        "wait in a collective of the program's own, such as dist.barrier(), call LocalSGD() on all "
+        "ranks before it"
     )
     assert second == f"rank 0 has stopped waiting: {first}"
     assert run(2, late_at_the_start, True) == [first, ""]
@@ -327,8 +329,40 @@ def test_after_some_time_of_waiting_one_rank_says_for_whom() -> None:
     first, second, third = run(3, waited_for)
     assert len(first) == 1
     assert first[0].startswith("rank 0 has waited for 0 s in the sync at step 2: rank 2 did not")
-    assert "last seen: rank 2 in the averaging of gradients at step" in first[0]
+    assert re.search(r"last seen: rank 2 in training at step \d or later$", first[0])
     assert second == third == []
+
+
+def in_a_wait_of_its_own() -> list[str]:
+    """Rank 0 evaluates the average, for which the other waits in the program's own barrier."""
+    store = distributed_c10d._get_default_store()
+    said: list[str] = []
+
+    def warn(text: str, **_: Any) -> None:
+        said.append(text)
+        store.set("said", "")
+
+    with (
+        quick(),
+        mock.patch.object(presence, "PATIENCE_SECONDS", 0.2),
+        mock.patch.object(presence.warnings, "warn", warn),
+    ):
+        model, optimizer = made(local_steps=2)
+        trained(model, optimizer, 1)
+        if dist.get_rank() == 1:
+            store.wait(["said"])
+        entered(optimizer)
+    return said
+
+
+def test_a_wait_in_the_program_s_own_barrier_is_guessed() -> None:
+    said, _ = run(2, in_a_wait_of_its_own)
+    why = (
+        "; if they wait in a collective of the program's own, such as dist.barrier(), call "
+        "averaged_model() on all ranks before it"
+    )
+    assert said[0].startswith("rank 0 has waited for 0 s in averaged_model() at step 1: rank 1 did")
+    assert said[0].endswith(f"last seen: rank 1 in training at step 1 or later{why}")
 
 
 def left_in_backward() -> str | None:

@@ -163,7 +163,6 @@ class _WorkerState:
             self._module,
             self._local,
             scaler=self._accelerator.scaler,
-            accumulating=not self._accelerator.sync_gradients,
         )
         place = self._place(models)
         with self._local.averaged_model():

@@ -171,7 +171,6 @@ class LocalSGDStrategy(DDPStrategy):
                     module,
                     self.local_sgd,
                     scaler=getattr(self.precision_plugin, "scaler", None),
-                    accumulating=module.trainer.fit_loop.epoch_loop._should_accumulate(),
                 )
                 checkpoint["optimizer_states"] = [self.local_sgd.state_dict()]
             self.barrier()  # The checkpoint is there only when the files of all workers are.

@@ -32,7 +32,6 @@ def write(
     optimizer: LocalSGD,
     *,
     scaler: Any = None,
-    accumulating: bool = False,
 ) -> None:
     """Writes this worker's file, whole or not at all.
 
@@ -41,12 +40,12 @@ def write(
         model: as this worker trains it, not the average.
         optimizer: of the model.
         scaler: this worker's gradient scaler, or `None`.
-        accumulating: whether gradients wait for further micro-batches.
     """
+    waiting = optimizer.accumulating
     gradients = {
         name: parameter.grad
         for name, parameter in model.named_parameters()
-        if accumulating and parameter.grad is not None
+        if waiting and parameter.grad is not None
     }
     path = file_of(folder, _worker())
     path.parent.mkdir(parents=True, exist_ok=True)

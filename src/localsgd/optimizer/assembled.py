@@ -91,7 +91,7 @@ class Assembled(Wrapping):
         self._rows = rows
         self._untrained = Untrained(self.inner)
         self.agreement = agreement = Agreement(placement, rows)
-        self._together = together = Together(presence, rows, placement.grid)
+        self._together = together = Together(presence, rows, placement.grid, self.inner)
         goes_on, says = settings.not_finite == "leave_out", together.says_not_finite
         self._left_out = partial(go_on_from_mean, together, self.inner, goes_on)
         says_not_finite = (says, together.refuse_not_finite, self._left_out)
@@ -136,9 +136,14 @@ class Assembled(Wrapping):
         self._finished_at = -1
         self._loaded = False
         self._compared = False  # with the other ranks, before the next step
-        together.passes(1)
+        self._pass()
         self._guards = Guards(self.inner, self._module, rows, self._models, placement)
         reports.learning_rate()  # Refuses one that is None and needed, before anything is trained.
+
+    def _pass(self) -> None:
+        """Announces the next step to the other ranks."""
+        self._together.lockstep = self._gradients.lockstep > 0
+        self._together.passes(self.steps + 1)
 
     @property
     def steps(self) -> int:
@@ -193,6 +198,21 @@ class Assembled(Wrapping):
         """K, the number of workers."""
         return self._placement.world.members
 
+    @property
+    def accumulating(self) -> bool:
+        """Whether gradients stand that no step has used: they wait for further micro-batches."""
+        return self._guards.gradients.waiting
+
+    @contextmanager
+    def _named(self) -> Generator[None]:
+        """A context for a call of the user's, in which the loss of a rank becomes `PeerLost`."""
+        try:
+            with self._together.named():
+                yield
+        except BaseException:
+            self._guards.failed()
+            raise
+
     def meet(self, call: str, detail: str = "") -> list[str]:
         """Waits until all ranks are in this call, and returns the details that they give, by rank.
 
@@ -200,14 +220,14 @@ class Assembled(Wrapping):
             UserError: on all ranks, if some are in another call.
         """
         self._guards.part.check_not_shown(call, "would take the average for this worker's own")
-        with self._together.named():
+        with self._named():
             found = self._together.meet(f"{call}()", self.steps, [detail])
-        self._together.passes(self.steps + 1)
+        self._pass()
         return [given for (given,) in found]
 
     @contextmanager
     def apart(self) -> Generator[dist.ProcessGroup | None]:
         """A gloo group that no sync uses, for all ranks at once; `None` if there is one worker."""
         presence = self._together.presence
-        with self._together.named():
+        with self._named():
             yield None if presence is None else presence.apart()

@@ -7,6 +7,7 @@ on without an error.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import warnings
 from collections import Counter
@@ -50,28 +51,81 @@ def check_equal(
     Returns:
         The digests of all ranks, each rank's after one another.
     """
-    mine = torch.frombuffer(bytearray(b"".join(digests.values())), dtype=torch.uint8)
-    gathered = everyone.gather(mine.to(device)[None, None]).wait()[0].cpu()  # [ranks, bytes]
+    gathered = _gathered(b"".join(digests.values()), everyone, device)
     for ranks in [range(len(gathered))] if groups is None else groups:
-        refuse_differences(gathered[list(ranks)], list(digests), remedy, ranks)
-    return [bytes(row.tolist()) for row in gathered]
-
-
-def refuse_differences(
-    gathered: Tensor, names: Sequence[str], remedy: str, ranks: Sequence[int]
-) -> None:
-    """Raises if digests `gathered [K, bytes]` differ; they are concatenated in order of `names`."""
-    for index, what in enumerate(names):
-        column = gathered[:, index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]
-        found = [bytes(row.tolist()) for row in column]
-        check_same_values(found, what, remedy, ranks)
+        for index, what in enumerate(digests):
+            start = index * DIGEST_BYTES
+            found = [gathered[rank][start : start + DIGEST_BYTES] for rank in ranks]
+            check_same_values(found, what, remedy, ranks)
+    return gathered
 
 
 def checksum(values: Tensor) -> str:
-    """A checksum of the bits of `values [n]`, computed on their device in one pass."""
+    """A checksum of the bits of `values [n]`."""
+    return f"{int(bits_of(values)):x}"
+
+
+def bits_of(values: Tensor) -> Tensor:
+    """A sum of the bits of `values [n]`, computed on their device in one pass, unawaited."""
     whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    bits = values.detach().view(whole[values.element_size()])
-    return f"{int(bits.sum(dtype=torch.int64)):x}"
+    return values.detach().view(whole[values.element_size()]).sum(dtype=torch.int64)
+
+
+def check_settings(
+    what: str,
+    values: Mapping[str, str],
+    everyone: Collective,
+    device: torch.device,
+    remedy: str,
+    groups: Iterable[Sequence[int]],
+) -> None:
+    """Raises on all processes if some have other values, with the first such value and its ranks.
+
+    Args:
+        what: the values are, in words; each by its own name if empty.
+        values: of this rank, by name.
+        everyone, remedy, groups: as in `check_equal`.
+    """
+    text = json.dumps(values)
+    digests = _gathered(digest_of_text(text), everyone, device)
+    if all(len({digests[rank] for rank in ranks}) == 1 for ranks in groups):
+        return
+    length = max(map(int, _gathered(f"{len(text.encode()):20}".encode(), everyone, device)))
+    texts = _gathered(text.encode().ljust(length), everyone, device)
+    found = [json.loads(text) for text in texts]
+    for ranks in groups:
+        if differs := difference({rank: found[rank] for rank in ranks}):
+            name, said = differs
+            which = f"{what} ({name})" if what else name
+            others = [rank for rank in ranks if found[rank].get(name) != found[ranks[0]].get(name)]
+            raise UserError(
+                f"{named(others)} and rank {ranks[0]} differ in {which}: {said}; {remedy}"
+            )
+
+
+def difference(found: Mapping[int, Mapping[str, str]]) -> tuple[str, str] | None:
+    """The first name under which ranks have different values, and what each has, in words."""
+    for name in dict.fromkeys(name for values in found.values() for name in values):
+        ranks_of: dict[str, list[int]] = {}
+        for rank, values in found.items():
+            ranks_of.setdefault(values.get(name, "none"), []).append(rank)
+        if len(ranks_of) > 1:
+            said = (
+                f"{named(ranks)} ha{'s' if len(ranks) == 1 else 've'} {_shortened(value)}"
+                for value, ranks in ranks_of.items()
+            )
+            return name, ", ".join(said)
+    return None
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _gathered(mine: bytes, everyone: Collective, device: torch.device) -> list[bytes]:
+    """The bytes of all ranks, which are equally many."""
+    sent = torch.frombuffer(bytearray(mine), dtype=torch.uint8).to(device)[None, None]
+    return [bytes(row.tolist()) for row in everyone.gather(sent).wait()[0].cpu()]
 
 
 def check_same_values(

@@ -11,7 +11,10 @@ from localsgd.averaging.placement import Placement
 from localsgd.optimizer.inner_optimizer import InnerSteps
 from localsgd.optimizer.model_levels import ModelLevels
 from localsgd.optimizer.neighbours import Synchronised
+from localsgd.optimizer.replaced import Modules
+from localsgd.optimizer.set_inside import SetInside
 from localsgd.optimizer.unfinished import Unfinished
+from localsgd.optimizer.used_gradients import UsedGradients
 from localsgd.optimizer.written import Written
 from localsgd.rows.model_rows import Row
 
@@ -37,7 +40,11 @@ class Guards:
     ) -> None:
         workers, rank = placement.world.members, placement.process
         self.inner = InnerSteps(inner, workers, rank, alone=placement.worker is None)
-        self.part = Synchronised(module, rows, speaks=workers > 1 and rank == 0)
+        speaks = workers > 1 and rank == 0
+        self.part = Synchronised(module, rows, speaks)
+        self.modules = Modules(module, rows, changed=self.part.check_coverage)
+        self.gradients = UsedGradients(rows)
+        self.inside = SetInside(module, rows, speaks)
         self._unfinished = Unfinished(module, workers, rank)
         self._written = Written(module, rows, models, placement)
         self._averaged = True
@@ -48,6 +55,7 @@ class Guards:
 
     def stepped(self, first: bool) -> None:
         """Called after the inner optimizer's step."""
+        self.gradients.stepped()
         if first:
             self.part.check_coverage()
 
@@ -63,6 +71,10 @@ class Guards:
         else:
             self._unfinished.step()
         self._written.note(averaged)
+
+    def failed(self) -> None:
+        """Called if an error leaves a call of the user's."""
+        self._unfinished.averaged()
 
     def seen(self) -> None:
         """Called after the average was shown, so that the user could save it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from typing import Any
@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from localsgd.averaging.delay import NO_DELAY, Delay
 from localsgd.averaging.placement import placement_of
 from localsgd.averaging.topology import Topology
+from localsgd.errors import UserError
 from localsgd.optimizer.assembled import Assembled
 from localsgd.optimizer.averaged_model import average_buffers, averaged
 from localsgd.optimizer.inner_optimizer import makes_state
@@ -25,7 +26,7 @@ from localsgd.optimizer.managed import ManagedLevels
 from localsgd.optimizer.managing import managed_settings
 from localsgd.optimizer.not_finite import leave_out_step
 from localsgd.optimizer.peer_errors import others_named_lost
-from localsgd.optimizer.saved import check_saved, fingerprint
+from localsgd.optimizer.saved import check_saved, described, fingerprint
 from localsgd.optimizer.settings import (
     AverageWhat,
     LocalSteps,
@@ -35,11 +36,7 @@ from localsgd.optimizer.settings import (
     patience,
     settings_of,
 )
-from localsgd.optimizer.sharded import (
-    check_shards,
-    met,
-    peers_of,
-)
+from localsgd.optimizer.sharded import check_axes, check_shards, met, peers_of
 from localsgd.optimizer.start import Start, check_configuration, check_group, check_or_share_start
 from localsgd.optimizer.untrained import Untrained
 from localsgd.optimizer.written import written_forward
@@ -127,6 +124,7 @@ class LocalSGD(Assembled):
     ) -> None:
         limit = patience(timeout)
         ranks = dist.get_world_size() if dist.is_initialized() else 1
+        check_axes(topology, model)
         peers = peers_of(topology, ranks)
         settings = settings_of(
             len(peers),
@@ -184,7 +182,7 @@ class LocalSGD(Assembled):
         if closure is None and makes_state(self.inner):
             with self._guards.inner.own():
                 return self.inner.step()
-        with self._together.named():
+        with self._named():
             return self._step(closure)
 
     def _step(self, closure: Callable[[], Any] | None) -> Any:
@@ -208,10 +206,12 @@ class LocalSGD(Assembled):
             self._before_sync(depth)
             self._loop.sync(meanwhile=self._loop.open)  # DDP must know before it makes gradients.
         self._guards.end_step(self._loop.all_averaged)
-        self._together.passes(self.steps + 1)
+        self._together.stepped(self.steps)
+        self._pass()
         return loss
 
     def _before_sync(self, depth: int) -> None:
+        self._guards.modules.check()
         levels = self._settings.levels
         self._together.syncs(self.steps, depth if levels > 1 else None)
         self._untrained.check()
@@ -236,7 +236,7 @@ class LocalSGD(Assembled):
         the end of the backward pass): call this, clip, then step. In a local phase nothing happens.
         Without a step, `zero_grad()` of this optimizer (not the model's) begins anew.
         """
-        with self._together.named():
+        with self._named():
             self._gradients.average_early()
 
     def _evaluate(self, closure: Callable[[], Any]) -> Any:
@@ -256,13 +256,19 @@ class LocalSGD(Assembled):
         """
         self.report(loss=loss)
 
-    def report(self, **numbers: Tensor | float) -> None:
+    def report(self, *unnamed: object, **numbers: Tensor | float) -> None:
         """Tells schedules what this worker has found at this step, such as `gradient_norm=...`.
 
         A schedule with `sees = ("reported:gradient_norm",)` finds the mean over all workers and
         over the steps since the last sync in `progress.reported["gradient_norm"]`. A number that
         no schedule looks at is ignored.
         """
+        if unnamed:
+            raise UserError(
+                f"report({unnamed[0]!r}) has no name for its number; give it one, which a schedule "
+                'names in sees = ("reported:NAME",): optimizer.report(NAME=...), or '
+                "report_loss(...) for the training loss"
+            )
         self._reports.add(numbers)
 
     def finish(self) -> None:
@@ -275,13 +281,14 @@ class LocalSGD(Assembled):
         self._guards.inner.check_finish(self.steps)
         if self._finished_at == self.steps:
             return
-        with self._together.named():
+        with self._named():
             self._finish()
-            self._together.passes(self.steps + 1)
+            self._pass()
 
     def _finish(self) -> None:
         differ = self._together.differ("finish()", self.steps, self._loop.all_averaged)
         if differ or not self._loop.all_averaged:
+            self._guards.modules.check()
             self._untrained.check()
             self._fsdp.reshard()
         if self._loop.finish(differ):
@@ -306,16 +313,18 @@ class LocalSGD(Assembled):
             yield self.model
             return
         self._fsdp.reshard()
+        self._guards.modules.check()
         for row in self._rows:
             row.check_in_place()
         if isinstance(self._models, ManagedLevels):
             with self._models.shown(), self._guards.part.showing():
                 self._guards.seen()
-                yield self.model
+                with self._guards.inside.watched(undone=True):
+                    yield self.model
             return
         equal = self._loop.all_averaged
         with ExitStack() as held, self._guards.part.showing():
-            with self._together.named():
+            with self._named():
                 differ = self._together.differ("averaged_model()", self.steps, equal) or not equal
                 says = self._together.says_not_finite
                 left_out = held.enter_context(
@@ -330,9 +339,10 @@ class LocalSGD(Assembled):
                 )
                 if left_out:
                     self._left_out()
-                self._together.passes(self.steps + 1)
+                self._pass()
             self._guards.seen()
-            yield self.model
+            with self._guards.inside.watched(undone=differ):
+                yield self.model
 
     # State.
 
@@ -349,12 +359,12 @@ class LocalSGD(Assembled):
             "levels": self._models.state(),
             **self._reports.state(),
             "ledger": self.ledger.state(),
-            "made_with": self._settings.described(),
+            "made_with": {**self._settings.described(), **described(self.inner, self._rows)},
             **({} if self.membership is None else {"membership": self.membership.saved()}),
         }
 
-    def _check_saved(self, own: dict[str, Any]) -> None:
-        check_saved(own, self._own_state(), self._settings)
+    def _check_saved(self, state_dict: Mapping[str, Any]) -> None:
+        check_saved(state_dict, self._own_state(), self._settings, self._placement.peers)
 
     def _load_own(self, own: dict[str, Any]) -> None:
         self._finished_at = own["finished_at"]
@@ -368,7 +378,8 @@ class LocalSGD(Assembled):
         self._loop.open()  # unless the state is of the middle of a round
         self._guards.loaded(self._loop.all_averaged)
         self._compared, self._loaded = False, True
-        self._together.passes(self.steps + 1)
+        self._together.loaded()
+        self._pass()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LocalSGD:
         """Rows of its own: deep-copy model and optimizer together, `deepcopy((model, self))`."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
 from torch.optim import Optimizer
 
 from localsgd.loop import Loop
+from localsgd.optimizer.same_settings import rates_of
 from localsgd.wire.metered import Ledger, by_level, traffic
 
 
@@ -24,10 +24,8 @@ def metrics_of(loop: Loop[Any], ledger: Ledger, inner: Optimizer) -> dict[str, f
 
 def _rates(inner: Optimizer) -> dict[str, float]:
     """γ of each parameter group; without those on a device, which would have to be waited for."""
-    found = {}
-    for number, group in enumerate(inner.param_groups, start=1):
-        rate = group.get("lr")
-        if rate is None or (isinstance(rate, Tensor) and rate.device.type != "cpu"):
-            continue
-        found["learning_rate" if number == 1 else f"learning_rate_group_{number}"] = float(rate)
-    return found
+    return {
+        "learning_rate" if number == 1 else f"learning_rate_group_{number}": rate
+        for number, rate in enumerate(rates_of(inner), start=1)
+        if rate is not None
+    }

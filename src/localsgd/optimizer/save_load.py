@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,11 +27,10 @@ from localsgd.optimizer.ddp import unwrapped
 from localsgd.optimizer.local_sgd import LocalSGD
 from localsgd.optimizer.regroup import Momenta, Regrouped
 from localsgd.optimizer.save_source import Source, name_of
+from localsgd.optimizer.saved import check_inner
+from localsgd.optimizer.wrapping import KEY
 from localsgd.rows.shards import cut_like, is_sharded, reshard
 from localsgd.saving.tree import POSITION, as_tensor, as_text, pack
-
-if TYPE_CHECKING:
-    pass
 
 ABOUT = "about"
 """The tensor that says, as JSON, what all workers share."""
@@ -41,6 +40,9 @@ FORMAT = 1
 
 PARTS = ("model", "optimizers", "objects", "values", "random")
 """Of what a worker saves."""
+
+GRADIENTS = "gradients"
+"""A part that is saved only where some wait for further micro-batches."""
 
 log = logging.getLogger("localsgd")
 
@@ -245,7 +247,10 @@ def _own(model: nn.Module, optimizers: Sequence[LocalSGD], more: Any) -> dict[st
     }
     tensors: dict[str, Tensor] = {}
     own = name_of(lead.worker, lead.agreement.position, lead.agreement.positions)
-    for part in PARTS:
+    if any(optimizer.accumulating for optimizer in optimizers):
+        named = module.named_parameters()
+        tree[GRADIENTS] = {name: p.grad for name, p in named if p.grad is not None}
+    for part in tree:
         found, text = pack(tree[part], f"{own}/{part}")
         tensors |= found
         tensors[f"{own}/{part}.json"] = as_tensor(text)
@@ -309,7 +314,9 @@ class _Found:
         then, now = about["workers"], lead.workers
         _check_cut(place, about, lead)
         source = Source(files, about.get("positions", 1), module, optimizers)
-        tree = source.read(lead.worker if then == now else 0, PARTS)
+        worker = lead.worker if then == now else 0
+        accumulating = [GRADIENTS] if source.has(worker, GRADIENTS) else []
+        tree = source.read(worker, [*PARTS, *accumulating])
         found = _Found(files.id, tree)
         if len(tree["optimizers"]) != len(optimizers):
             raise UserError(
@@ -336,19 +343,22 @@ class _Found:
     ) -> None:
         alike = source.positions == optimizers[0].agreement.positions
         self._regrouped = [Regrouped(momenta, rows=alike) for _ in optimizers]
+        current = [optimizer.state_dict() for optimizer in optimizers]
         for worker in range(then):
             states = source.read(worker, ["optimizers"])["optimizers"]
-            for regrouped, state in zip(self._regrouped, states, strict=True):
+            for regrouped, state, here in zip(self._regrouped, states, current, strict=True):
+                check_inner(state[KEY]["made_with"], here[KEY]["made_with"])
                 regrouped.add(state)
         for index, (one, optimizer) in enumerate(zip(self._regrouped, optimizers, strict=True)):
-            self.tree["optimizers"][index] = state = one.state(optimizer.state_dict())
+            self.tree["optimizers"][index] = state = one.state(current[index])
             optimizer.check_state_dict(state)
         self.tree["random"] = None
+        dropped = "; gradients of micro-batches: dropped" if self.tree.pop(GRADIENTS, None) else ""
         self.said = (
             f"{source.files.place} was saved by {then} workers and is gone on from by {now}, at "
             f"step {self.tree['optimizers'][0]['local_sgd']['steps']}: all begin a new round from "
-            f"the averaged model; {self._regrouped[0].said}; all else is worker 0's; a step sees "
-            f"{now}/{then} times the samples"
+            f"the averaged model; {self._regrouped[0].said}{dropped}; all else is worker 0's; a "
+            f"step sees {now}/{then} times the samples"
         )
 
     def put(
@@ -362,6 +372,10 @@ class _Found:
         module.load_state_dict(state)
         for optimizer, own in zip(optimizers, self.tree["optimizers"], strict=True):
             optimizer.load_state_dict(own)
+            optimizer.zero_grad()
+        named, waiting = dict(module.named_parameters()), self.tree.get(GRADIENTS, {})
+        for name, gradient in waiting.items():
+            named[name].grad = gradient.to(named[name].device)
         for name, one in self.tree["objects"].items():
             more[name].load_state_dict(one)
         if self.tree["random"] is not None:

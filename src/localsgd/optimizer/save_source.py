@@ -37,10 +37,16 @@ class Source:
         self.positions = positions
         self._position = min(optimizers[0].agreement.position, positions - 1)
         self._state = {n: t for n, t in module.state_dict().items() if is_sharded(t)}
+        self._named = dict(module.named_parameters())
         self._parameters = [
             [p for group in optimizer.param_groups for p in group["params"]]
             for optimizer in optimizers
         ]
+
+    def has(self, worker: int, part: str) -> bool:
+        """Whether the rank of a worker at this rank's position has saved this part."""
+        own = name_of(worker, self._position, self.positions)
+        return f"{own}/{part}.json" in self.files.names
 
     def read(self, worker: int, parts: Collection[str]) -> dict[str, Any]:
         """Parts by name. Of sharded tensors each rank reads its shard."""
@@ -58,6 +64,8 @@ class Source:
             _, part, *path = name.split("/")
             if part == "model" and path[0] == "state":
                 like = self._state.get("/".join(path[1:]))
+            elif part == "gradients":
+                like = self._named.get("/".join(path))
             elif part == "optimizers" and len(path) == 4 and path[1] == "state":
                 like = self._parameters[int(path[0])][int(path[2])]
             else:

@@ -6,14 +6,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from localsgd.errors import UserError
+from localsgd.optimizer.consistency import digest_of_text
 from localsgd.optimizer.settings import Settings
 from localsgd.optimizer.start import layouts_of
+from localsgd.optimizer.wrapping import KEY
 from localsgd.rows.model_rows import Row
+from localsgd.schedule.rounds import Position
 
 SETTINGS = ("topology", "reducer", "outer", "delay", "inner_state")
 """Settings that must be the same when a state is loaded."""
+
+
+KIND, GROUPS = "inner optimizer", "parameter groups"
+"""What is saved of the inner optimizer beside its own state."""
 
 
 def fingerprint(rows: Sequence[Row]) -> str:
@@ -21,14 +29,19 @@ def fingerprint(rows: Sequence[Row]) -> str:
     return layouts_of(rows)
 
 
-def check_saved(own: Any, expected: Mapping[str, Any], settings: Settings) -> None:
+def check_saved(
+    state: Mapping[str, Any], expected: Mapping[str, Any], settings: Settings, peers: Sequence[int]
+) -> None:
     """Refuses a state that is damaged, of another model, of other settings or of another rank.
 
     Args:
-        own: the saved state.
-        expected: the state that would be saved now.
+        state: that was saved, with the inner optimizer's.
+        expected: the part of `LocalSGD` that would be saved now.
         settings: the settings of the `LocalSGD` that loads it.
+        peers: the ranks that hold the same part of the model, which is all of it but for workers of
+            several ranks.
     """
+    own = state[KEY]
     _check_whole(own, expected)
     if own["model"] != expected["model"]:
         raise UserError(
@@ -41,13 +54,90 @@ def check_saved(own: Any, expected: Mapping[str, Any], settings: Settings) -> No
             raise UserError(
                 f"the state was saved with {what} {own['made_with'].get(what)}, and this LocalSGD "
                 f"has {now[what]}; make it with the same, or begin anew from the averaged model"
+                + (", or use localsgd.save() and load()" if what == "topology" else "")
             )
-    rank = expected["rank"]
-    if own["rank"] != rank and _is_of_its_rank(own["levels"]):
+    check_inner(own["made_with"], expected["made_with"])
+    rank, saver = expected["rank"], own["rank"]
+    if saver != rank and (why := _why_not_of_all(state, settings, saver in peers)):
         raise UserError(
-            f"the state is of rank {own['rank']}, and its levels and reducers don't fit rank "
-            f"{rank}; let each rank load the state that it saved itself"
+            f"the state is of rank {saver}, and {why}, which rank {rank} can't take over; let each "
+            "rank load the state that it saved itself, or call localsgd.save() and load() on all"
         )
+
+
+def described(inner: Optimizer, rows: Sequence[Row]) -> dict[str, str]:
+    """What must be the same of the inner optimizer, by name; settings such as its rate need not."""
+    names = {
+        id(parameter): slot.name
+        for row in rows
+        for slot, parameter in zip(row.layout.slots, row.parameters, strict=True)
+    }
+    groups = [[names.get(id(p), "frozen") for p in group["params"]] for group in inner.param_groups]
+    return {KIND: type(inner).__qualname__, GROUPS: digest_of_text(repr(groups)).hex()}
+
+
+def check_inner(saved: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Refuses the state of another kind of inner optimizer, or of other groups.
+
+    Args:
+        saved, now: what states were made with; older ones don't say it.
+    """
+    if saved.get(KIND, now[KIND]) != now[KIND]:
+        raise UserError(
+            f"the state is of the inner optimizer {saved[KIND]}, and this one is {now[KIND]}, "
+            "which goes on from another state; make the same, or begin anew from the averaged model"
+        )
+    if saved.get(GROUPS, now[GROUPS]) != now[GROUPS]:
+        raise UserError(
+            "the inner optimizer's groups have other parameters than when the state was saved, or "
+            "the same in another order, so that momenta would go to the wrong ones; make the same "
+            "groups in the same order"
+        )
+
+
+def _why_not_of_all(state: Mapping[str, Any], settings: Settings, peer: bool) -> str:
+    """What a state has that is its rank's alone, in words; nothing if it is the same on all ranks.
+
+    Args:
+        peer: whether the rank that saved it holds the same part of the model.
+    """
+    own = state[KEY]
+    if not peer:
+        return "its part of the model is another one than here"
+    if _is_of_its_rank(own["levels"]):
+        return "its levels and reducers have memory of that rank alone"
+    whole = settings.delay.none or own["finished_at"] == own["steps"]
+    if not whole or Position(**own["position"]).averaged < settings.levels:
+        return "it was saved between two syncs, when each rank had weights of its own"
+    shared = settings.exact == settings.levels and own["made_with"]["average"] != "models"
+    if own["lockstep"] == settings.levels or (
+        shared and all(count == own["steps"] for count in own["syncs"])
+    ):
+        return ""  # Gradients were averaged in every step, so that momenta are equal.
+    names = {
+        name: None
+        for values in state["state"].values()
+        for name, value in values.items()
+        if name != "step" and not _is_alike(value) and not _is_averaged(name, own, settings)
+    }
+    if not names:
+        return ""
+    return (
+        f"its momenta ({', '.join(names)}) are that rank's alone (to begin with none, on purpose, "
+        'load {**state, "state": {}})'
+    )
+
+
+def _is_alike(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _is_averaged(name: str, own: Mapping[str, Any], settings: Settings) -> bool:
+    """Whether every sync, but for that of `finish()`, makes this key of the state equal."""
+    rules = settings.inner_state
+    rule = rules.get(name, rules.get("all"))
+    made_equal = rule is not None and rule.action != "keep" and rule.period == 1
+    return made_equal and own["finished_at"] < own["steps"]
 
 
 def _check_whole(own: Any, expected: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ from localsgd.averaging.placement import Placement
 from localsgd.errors import UserError
 from localsgd.reduce.compressor import scale_dtype
 from localsgd.rows.model_rows import Row
-from localsgd.rows.shards import fsdp_modules, is_sharded, ranks_of
+from localsgd.rows.shards import cut_along, fsdp_modules, is_sharded, ranks_of
 from localsgd.wire.presence import Event, Presence, named
 
 
@@ -31,6 +31,21 @@ def peers_of(topology: Any, processes: int) -> list[int]:
     if isinstance(topology, DeviceMesh) and topology.mesh.numel() < processes:
         return topology.mesh.flatten().tolist()
     return list(range(processes))
+
+
+def check_axes(topology: Any, model: nn.Module) -> None:
+    """Refuses a topology whose mesh has an axis inside workers, along which shards are cut."""
+    if not isinstance(topology, DeviceMesh) or not isinstance(model, nn.Module):
+        return
+    given = topology.mesh_dim_names or ()
+    for name, parameter in model.named_parameters():
+        if inside := [axis for axis in given if axis in cut_along(parameter)]:
+            rest = [axis for axis in given if axis not in inside] or ["replicate"]
+            across = ", ".join(f'"{axis}"' for axis in rest)
+            raise UserError(
+                f'topology has the axis "{inside[0]}" of the mesh, along which {name} is sharded '
+                f"inside workers; give the axes across workers alone: topology=mesh[{across}]"
+            )
 
 
 def check_wrappers(model: nn.Module, wrapped_in_ddp: bool) -> None:

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from localsgd.averaging.grid import Grid
 from localsgd.averaging.placement import Placement
 from localsgd.errors import UserError
-from localsgd.optimizer.consistency import broadcast, check_equal, described, digest_of_text
+from localsgd.optimizer.consistency import broadcast, check_equal, check_settings, described
 from localsgd.rows.model_rows import Row
 from localsgd.rows.parts import digest_of_tensors, is_plain
 from localsgd.rows.shards import described_placement, is_sharded, local
@@ -59,18 +59,27 @@ def check_configuration(
     assert everyone is not None
     world = ProcessGroup(everyone)
     device = rows[0].values.device
-    digests = {what: digest_of_text(text) for what, text in settings.items()}
-    check_equal(digests, world, device, "start all ranks with the same")
-    digest = digest_of_text(settings_of_optimizer(inner))
-    what = {"the inner optimizer or its settings": digest}
-    check_equal(what, world, device, "start all ranks with the same", grid.ranks)
-    check_equal(
-        {"names, shapes, memory formats or dtypes of parameters": digest_of_text(layouts_of(rows))},
+    same, everybody = "start all ranks with the same", [range(dist.get_world_size())]
+    check_settings("", settings, world, device, same, everybody)
+    what = "the inner optimizer or its settings"
+    check_settings(what, settings_by_name(inner), world, device, same, grid.ranks)
+    check_settings(
+        "names, shapes, memory formats or dtypes of parameters",
+        _described_layouts(rows),
         world,
         device,
         "build the same model, and freeze the same parts of it, on all ranks",
         grid.ranks,
     )
+
+
+def _described_layouts(rows: Sequence[Row]) -> dict[str, str]:
+    tensors = {
+        slot.name: f"{slot.shape} of {row.layout.dtype}, strides {slot.stride}"
+        for row in rows
+        for slot in row.layout.slots
+    }
+    return {**tensors, "their order or placement": layouts_of(rows)}
 
 
 def layouts_of(rows: Sequence[Row]) -> str:
@@ -131,15 +140,29 @@ def check_or_share_start(
 
 def settings_of_optimizer(inner: Optimizer, without: Sequence[str] = ()) -> str:
     """Its kind and the settings of its groups, `without` some, as text."""
-    groups = [
-        {
-            name: _by_value(value)
-            for name, value in group.items()
-            if name not in ("params", "param_names", *without)
-        }
+    return f"{type(inner).__qualname__} {described(_groups(inner, without))}"
+
+
+def settings_by_name(inner: Optimizer) -> dict[str, str]:
+    """Its kind and the settings of its groups, such as `lr`, or `lr of group 2`."""
+    found = {"kind": type(inner).__qualname__}
+    for index, group in enumerate(groups := _groups(inner)):
+        for name, value in group.items():
+            found[named_in_group(name, index, len(groups))] = described(value)
+    return found
+
+
+def named_in_group(name: str, index: int, groups: int) -> str:
+    """The name of a setting of one of the optimizer's groups."""
+    return name if groups == 1 else f"{name} of group {index + 1}"
+
+
+def _groups(inner: Optimizer, without: Sequence[str] = ()) -> list[dict[str, object]]:
+    left_out = ("params", "param_names", *without)
+    return [
+        {name: _by_value(value) for name, value in group.items() if name not in left_out}
         for group in inner.param_groups
     ]
-    return f"{type(inner).__qualname__} {described(groups)}"
 
 
 def _by_value(setting: object) -> object:

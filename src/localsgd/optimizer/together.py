@@ -7,10 +7,13 @@ import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
+from torch.optim import Optimizer
+
 from localsgd.averaging.grid import Grid
 from localsgd.errors import UserError
 from localsgd.optimizer.consistency import check_same_values, checksum
 from localsgd.optimizer.peer_errors import others_named_lost
+from localsgd.optimizer.same_settings import SameSettings
 from localsgd.rows.model_rows import Row
 from localsgd.wire.presence import Event, Presence, named
 
@@ -22,12 +25,20 @@ class Together:
         presence: of this rank; `None` if it is alone.
         rows: of this worker.
         grid: the ranks of all workers.
+        inner: the inner optimizer.
+
+    Attributes:
+        lockstep: whether gradients are averaged in the next step.
     """
 
-    def __init__(self, presence: Presence | None, rows: Sequence[Row], grid: Grid) -> None:
+    def __init__(
+        self, presence: Presence | None, rows: Sequence[Row], grid: Grid, inner: Optimizer
+    ) -> None:
         self.presence = presence
         self.grid = grid
+        self.lockstep = False
         self._rows = rows
+        self._settings = None if presence is None else SameSettings(inner, presence)
 
     def named(self) -> AbstractContextManager[None]:
         """A context in which a transport error caused by another rank becomes `PeerLost`."""
@@ -36,7 +47,18 @@ class Together:
     def passes(self, step: int) -> None:
         """Announces the next step, in which gradients may be exchanged."""
         if self.presence is not None:
-            self.presence.passes(Event("the averaging of gradients", step))
+            what = "the averaging of gradients" if self.lockstep else "training"
+            self.presence.passes(Event(what, step))
+
+    def stepped(self, steps: int) -> None:
+        """Looks at the learning rates of the step that was taken last."""
+        if self._settings is not None:
+            self._settings.stepped(steps)
+
+    def loaded(self) -> None:
+        """Forgets learning rates, as a state was loaded."""
+        if self._settings is not None:
+            self._settings.loaded()
 
     def syncs(self, steps: int, level: int | None) -> None:
         """Announces the sync after this many steps, up to this level if there are several."""
@@ -48,7 +70,7 @@ class Together:
         """Raises on all ranks if positions in the rounds differ, or weights before any training."""
         if self.presence is None:
             return
-        found = self.meet("step()", steps, [position, "" if loaded else self._weights()])
+        found = self._meet("step()", steps, [position, "" if loaded else self._weights()])
         check_same_values(
             [there for there, _ in found],
             "their positions in the rounds",
@@ -73,7 +95,7 @@ class Together:
         """
         if self.presence is None:
             return False
-        found = self.meet(call, steps, [self._weights() if equal else ""])
+        found = self._meet(call, steps, [self._weights() if equal else ""])
         return any(len({found[rank][0] for rank in peers}) > 1 for peers in self.grid.ranks)
 
     def says_not_finite(self) -> None:
@@ -119,6 +141,13 @@ class Together:
             return [list(values)]
         found = self.presence.meet(Event(call, steps, by_hand=True), json.dumps(values))
         return [json.loads(text) for text in found]
+
+    def _meet(self, call: str, steps: int, values: Sequence[str]) -> list[list[str]]:
+        """As `meet`; settings are compared too."""
+        assert self._settings is not None
+        found = self.meet(call, steps, [*values, self._settings.mine()])
+        self._settings.compare([settings for *_, settings in found], steps)
+        return [rest for *rest, _ in found]
 
     def _weights(self) -> str:
         return ",".join(checksum(row.fill()) for row in self._rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+import weakref
 from functools import cache
 from multiprocessing.util import Finalize
 
@@ -25,11 +26,14 @@ class Unfinished:
         self._speaks = workers > 1 and rank == 0
         self.steps = 0
 
+        for key in [key for key, (owner, _) in _open.items() if owner() is None]:
+            del _open[key]  # The program goes on without that model.
+
     def step(self) -> None:
         self.steps += 1
         if self._speaks:
             _warn_at_the_end_of(os.getpid())  # A forked process forgets what was registered.
-            _open[self._key] = self.steps
+            _open[self._key] = weakref.ref(self), self.steps
 
     def averaged(self) -> None:
         self.steps = 0
@@ -37,14 +41,16 @@ class Unfinished:
             _open.pop(self._key, None)
 
 
-_open: dict[int, int] = {}
+_open: dict[int, tuple[weakref.ref[Unfinished], int]] = {}
 """Steps by the id of their model, which may no longer exist at the end of the program."""
 
 
 def _warn() -> None:
-    # A program that an error has ended is not unfinished by mistake.
-    if _open and getattr(sys, "last_value", None) is None:
-        steps = max(_open.values())
+    # A program that an error has ended is not unfinished by mistake. In a process of
+    # multiprocessing the error is still on its way.
+    ended_by_error = sys.exc_info()[1] is not None or getattr(sys, "last_value", None) is not None
+    if _open and not ended_by_error:
+        steps = max(steps for _, steps in _open.values())
         warnings.warn(
             f"the program ends {steps} steps after the last sync of LocalSGD, and finish() was not "
             "called: ranks hold different models; call optimizer.finish() on all at the end, and "

@@ -107,7 +107,7 @@ class Wrapping(Optimizer):
                 f'the state has no "{KEY}" part, so it is a plain optimizer\'s; load it with '
                 "optimizer.inner.load_state_dict(...) to begin local SGD from there"
             )
-        self._check_saved(state_dict[KEY])
+        self._check_saved(state_dict)
         sizes = [
             [len(group["params"]) for group in groups]
             for groups in (state_dict["param_groups"], self.param_groups)
@@ -124,8 +124,8 @@ class Wrapping(Optimizer):
         """The state that this optimizer adds to the inner optimizer's."""
         raise NotImplementedError
 
-    def _check_saved(self, own: dict[str, Any]) -> None:
-        """Raises if `own` can't be loaded; called before anything is changed."""
+    def _check_saved(self, state_dict: Mapping[str, Any]) -> None:
+        """Raises if what it added can't be loaded; called before anything is changed."""
         raise NotImplementedError
 
     def _load_own(self, own: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from localsgd.averaging.placement import Placement
-from localsgd.optimizer.consistency import refuse_differences
+from localsgd.optimizer.consistency import check_same_values
 from localsgd.optimizer.model_levels import ModelLevels
 from localsgd.rows.model_rows import Row
 from localsgd.rows.parts import DIGEST_BYTES, digest_of_tensors
@@ -104,9 +104,9 @@ class Written:
         """Raises on all ranks, before all levels are averaged, if ranks set different weights."""
         digests, self._observations = self._observations, None
         if digests is not None:
-            refuse_differences(
-                digests.wait()[0].cpu(),
-                ["weights that were set between steps"],
+            check_same_values(
+                [bytes(row.tolist()) for row in digests.wait()[0].cpu()],
+                "weights that were set between steps",
                 "set the same on all ranks at the same step, or none; start all again from the "
                 "last saved state",
                 self._ranks,

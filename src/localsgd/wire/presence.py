@@ -118,6 +118,7 @@ class Presence:
         self._failed: Waiting | None = None
         self._meeting = 0
         self._told_at = 0.0
+        self._numbered = 0
         self._marks: dict[int, str] = {}  # that have been read last
 
     @staticmethod
@@ -220,7 +221,7 @@ class Presence:
         missing = [rank for rank in ranks if not self._store.check([f"{place}/{rank}"])]
         said = (
             f"{named(missing)} did not come to {event.what} within `timeout` ({self.limit:g} s"
-            f"{self._last_seen(missing)}); all ranks must call it"
+            f"{self._last_seen(missing)}); all ranks must call it{_why(event)}"
         )
         self._store.set(f"{place}/ended", f"rank {self.rank} has stopped waiting: {said}")
         raise PeerLost(said)
@@ -260,6 +261,20 @@ class Presence:
         """Reports a wait that can't be interrupted to look at the others, before it begins."""
         self._failed = Waiting(event, self._ranks(group))  # if it fails
         self._tell(Seen(event, True, self._failed.ranks, self._meeting))
+
+    def numbered(self) -> int:
+        """A number for each of several that share this presence, in the order in which they ask."""
+        self._numbered += 1
+        return self._numbered
+
+    def leave(self, name: str, text: str) -> None:
+        """Leaves a text for others to read, in place of the last one of this name."""
+        self._own.set(f"{name}/{self.rank}", text)
+
+    def left(self, name: str, rank: int) -> str | None:
+        """What a rank has left."""
+        key = f"{name}/{rank}"
+        return self._own.get(key).decode() if self._own.check([key]) else None
 
     def mark(self) -> None:
         """Marks this rank in the current event."""
@@ -306,7 +321,7 @@ class Presence:
         if missing and self.rank == min(there):
             warnings.warn(
                 f"rank {self.rank} has waited for {waited:.0f} s {own.event}: "
-                f"{named(missing)} did not come yet{self._last_seen(missing)}",
+                f"{named(missing)} did not come yet{self._last_seen(missing)}{_why(own.event)}",
                 stacklevel=2,
             )
 
@@ -357,7 +372,9 @@ class Presence:
 
     def _last_seen(self, ranks: Sequence[int]) -> str:
         seen = self._read(ranks)
-        steps = [f"rank {r} {seen[r].event}" for r in ranks[:8] if r in seen]
+        # Who waits has reported just that; else steps are reported once in a while.
+        found = {r: "" if seen[r].waits else " or later" for r in ranks[:8] if r in seen}
+        steps = [f"rank {rank} {seen[rank].event}{later}" for rank, later in found.items()]
         return f"; last seen: {', '.join(steps)}" if steps else ""
 
 
@@ -392,6 +409,16 @@ def apart(events: Mapping[int, Event]) -> str:
         f"{', '.join(found)}; all ranks must make the same calls after the same number of steps "
         "(if they have unequal numbers of batches, cut epochs to the shortest, for example by "
         "DistributedSampler(drop_last=True))"
+    )
+
+
+def _why(event: Event) -> str:
+    """What may keep others from a call, as nothing here sees what else a program waits for."""
+    if not event.by_hand:
+        return ""
+    return (
+        f"; if they wait in a collective of the program's own, such as dist.barrier(), call "
+        f"{event.what} on all ranks before it"
     )
 
 
