@@ -40,6 +40,7 @@ class Alone:
     def __init__(self, workers: int | None = None, fails: tuple[int, ...] = ()) -> None:
         self.name, self.workers, self.momenta = "w", workers, "copy"
         self.momenta: Momenta
+        self.begins = True
         self.syncs = 0
         self.fails = list(fails)
         self.gone = False
