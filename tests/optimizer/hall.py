@@ -29,6 +29,7 @@ class Quorum:
         self.engines = engines
         self._given: list[dict[int, Any]] = []  # of each call, by rank
         self._taken: list[int] = []
+        self._mail: dict[tuple[int, int], list[Any]] = {}  # by sender and receiver
         self._calls = [0] * len(engines)
         self._changed = threading.Condition()
         self._broken = False
@@ -54,6 +55,20 @@ class Quorum:
                 given.update(dict.fromkeys(given))  # Nobody asks any more; memory is metered.
             return found
 
+    def post(self, source: int, to: int, what: Any) -> None:
+        with self._changed:
+            self._mail.setdefault((source, to), []).append(what)
+            self._changed.notify_all()
+
+    def posted(self, source: int, to: int) -> Any:
+        """The next thing that one has sent to another."""
+        with self._changed:
+            mail = self._mail.setdefault((source, to), [])
+            assert self._changed.wait_for(lambda: mail or self._broken, SECONDS)
+            if not mail:
+                raise Broken("somebody has gone")
+            return mail.pop(0)
+
     def abort(self) -> None:
         """Ends calls for which somebody is missing."""
         with self._changed:
@@ -68,8 +83,12 @@ class Seat:
         self._quorum, self.rank, self.calls = quorum, rank, calls
         self.size = len(quorum.engines)
 
-    def _all(self, call: str, what: Any) -> list[Any]:
+    def _counted(self, call: str) -> None:
         self.calls[call] = self.calls.get(call, 0) + 1
+        self._quorum.engines[self.rank].before(call)
+
+    def _all(self, call: str, what: Any) -> list[Any]:
+        self._counted(call)
         return self._quorum.all_gave(self.rank, what)
 
     def sum(self, x: Tensor) -> None:
@@ -85,9 +104,12 @@ class Seat:
         x.copy_(self._all("share", x.clone())[source])
 
     def swap(self, sent: dict[int, Tensor], received: dict[int, Tensor]) -> None:
-        given = self._all("swap", {rank: x.clone() for rank, x in sent.items()})
+        """Only those call it that send or receive something."""
+        self._counted("swap")
+        for rank, x in sent.items():
+            self._quorum.post(self.rank, rank, x.clone())
         for rank, x in received.items():
-            x.copy_(given[rank][self.rank])
+            x.copy_(self._quorum.posted(rank, self.rank))
 
 
 class Hall:
@@ -179,6 +201,7 @@ class Member:
         self.rank = 0
         self.quorum: Quorum | None = None
         self.calls: dict[str, int] = {}
+        self.before: Callable[[str], None] = lambda call: None
         self.save: Callable[[], Any]
         self.take: Callable[[Any], None]
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 import localsgd
 from localsgd import LocalSGD
-from localsgd.reduce import CompressedMean, OrderedMean, Sign
+from localsgd.reduce import CompressedMean, OrderedMean, PowerSgd, Sign
+from localsgd.schedule import Progress
 from tests.distributed.harness import run
 from tests.optimizer.hall import Hall, Member
 from tests.optimizer.reference import assert_bits, loss_of, nesterov, net, values
@@ -31,9 +32,24 @@ OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "DiLoCo": lambda: {"local_steps": 3, "outer": "diloco"},
     "SlowMo": lambda: {"local_steps": 3, "outer": "slowmo"},
     "momenta reset": lambda: {"local_steps": 2, "inner_state": "all=reset"},
+    "H from the loss": lambda: {"local_steps": localsgd.plateau(4, 2, patience=1, threshold=0.9)},
+    "H from a number of one's own": lambda: {"local_steps": OfReported()},
+    "H from the learning rate": lambda: {"local_steps": localsgd.qsr(1, 0.15, longest=4)},
+    "first decay": lambda: {"local_steps": localsgd.post_local(3)},
+    "PowerSGD": lambda: {"local_steps": 2, "reducer": PowerSgd(rank=1)},
     "int8": lambda: {"local_steps": 2, "reducer": "int8"},
     "top-k": lambda: {"local_steps": 2, "reducer": "top-k"},
 }
+
+
+class OfReported:
+    """H follows the mean over workers of a number that each has of its own."""
+
+    sees = ("reported:wish",)
+
+    def __call__(self, progress: Progress) -> int:
+        wish = progress.reported.get("wish")
+        return 1 if wish is None else round(2 * wish)
 
 
 def trained(optimizer: LocalSGD, model: Any, worker: int) -> list[dict[str, Tensor]]:
@@ -44,7 +60,10 @@ def trained(optimizer: LocalSGD, model: Any, worker: int) -> list[dict[str, Tens
         loss = loss_of(model, worker, step)
         loss.backward()
         optimizer.report_loss(loss)
+        optimizer.report(wish=0.5 + worker)
         optimizer.step()
+        if step == 3:
+            optimizer.param_groups[0]["lr"] = 0.04
         found.append(values(model))
     optimizer.finish()
     return [*found, values(model)]
