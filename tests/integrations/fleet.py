@@ -183,6 +183,8 @@ def train(name: str, lighthouse: str, plan: Plan, pipe: Connection) -> dict[str,
         said = pipe.recv() if pipe.poll() else last
         if said == "leave":
             members.leave()
+        elif isinstance(said, timedelta):
+            manager._quorum_timeout = said
         else:
             last = said
         if optimizer.steps == plan.die_at:

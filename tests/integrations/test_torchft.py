@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from datetime import timedelta
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 pytest.importorskip("torchft", reason="torchft is not installed: pip install 'localsgd[torchft]'")
 
 from localsgd.reduce import CompressedMean, Sign
-from tests.integrations.fleet import CROWDED, Plan, fleet
+from tests.integrations.fleet import Plan, fleet
 from tests.integrations.fleet_by_hand import check_conserved, one_result
 
 NAMES = ("w0", "w1", "w2", "w3")
@@ -50,7 +51,7 @@ def test_a_newcomer_goes_on_from_what_the_others_have() -> None:
     """Anchor, outer state, momenta, place in the run; and who does not fit in is refused."""
     options = {"local_steps": 4, "outer": "diloco", "not_finite": "leave_out"}
     plan = {"options": options, "syncs": 10_000, "pause": 0.01, "inner": {"momentum": 0.9}}
-    managed = {"managed": {"workers": 2}, "quorum": 5.0 * CROWDED}
+    managed = {"managed": {"workers": 2}}
     with fleet(at_least=2) as workers:
         spoiled = Plan(seed=1, spoiled_at=10, **plan, **managed)
         w0, w1 = workers.start(w0=Plan(seed=0, **plan, **managed), w1=spoiled)
@@ -79,12 +80,13 @@ def test_a_newcomer_goes_on_from_what_the_others_have() -> None:
         workers.light()
         workers.until(lambda: workers.sync >= before + 3)
         one_result(workers.workers)
+        before = workers.sync
+        for worker in (w0, w1, joined):
+            worker.say(timedelta(seconds=5))
+        workers.until(lambda: all(w.end or w.seen[-1].sync > before + 1 for w in (w0, w1, joined)))
         workers.darken()
         workers.until_all_end()
         for worker in (w0, w1, joined):
             assert worker.end is not None
             assert worker.end[0] == "raised"
-            assert (
-                f"PeerLost: the lighthouse of torchft has not said within {5 * CROWDED:.0f} s"
-                in worker.end[1]
-            )
+            assert "PeerLost: the lighthouse of torchft has not said within 5 s" in worker.end[1]

@@ -27,8 +27,12 @@ def follow(program: str, lighthouse: str, pipe: Connection) -> None:
     os._exit(0)
 
 
-def test_the_program_of_the_page_runs() -> None:
-    [program] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
+@pytest.mark.parametrize("own", [False, True], ids=["its manager", "a manager of one's own"])
+def test_the_program_of_the_page_runs(own: bool) -> None:
+    program, manager = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
+    if own:
+        assert program.count("Managed()") == 1
+        program = manager + program.replace("Managed()", "Managed(manager, workers=4)")
     here, there = CONTEXT.Pipe()
     with fleet(at_least=1, join=1.0) as workers:
         arguments = (program, f"http://127.0.0.1:{workers.port}", there)

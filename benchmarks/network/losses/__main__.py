@@ -201,6 +201,13 @@ def measure(network: Laboratory, method: str, options: argparse.Namespace, rate:
     return Finding(f"{rate / 1e6:g} Mbit/s", METHODS[method], cells, figures)
 
 
+def forecast(options: argparse.Namespace) -> str:
+    """How long it takes, without the first syncs of each run."""
+    runs = len(options.rates) * len(options.methods)
+    minutes = runs * (options.seconds + options.kills * options.every) / 60
+    return f"{runs} runs, about {minutes:.0f} minutes, and a minute each to start"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.network.losses",
@@ -220,6 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if importlib.util.find_spec("torchft") is None:
             raise Refused("torchft is not installed: pip install 'localsgd[torchft]'")
+        print(forecast(options), file=sys.stderr)
         findings = []
         for name in options.rates:
             rate = rates.bits_per_second(name)

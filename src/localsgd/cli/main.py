@@ -16,6 +16,8 @@ import msgspec
 import tyro
 
 from localsgd.basics import starting
+from localsgd.cli.fault_tolerant import FLAG, FaultTolerantCommand, split
+from localsgd.cli.fault_tolerant import run as fault_tolerant
 from localsgd.cli.offered import offering, plain, used
 from localsgd.cli.options import (
     Command,
@@ -105,8 +107,10 @@ def _what_failed(error: OSError) -> str:
     return reason if error.filename is None else f"{error.filename}: {reason}"
 
 
-def _parse(arguments: list[str]) -> Command:
+def _parse(arguments: list[str]) -> Command | FaultTolerantCommand:
     """The command; `--config FILE` gives the values that other options override."""
+    if arguments[:1] == ["run"] and FLAG in arguments:
+        return _fault_tolerant(arguments[1:])
     used(arguments)
     config = _value_of("--config", arguments)
     base = from_json(Path(config)) if config else Run()
@@ -138,6 +142,13 @@ def _parse(arguments: list[str]) -> Command:
     if config and run.method != base.method:
         run = _of_another_method(run, base)
     return replace(command, run=checked(run))
+
+
+def _fault_tolerant(arguments: list[str]) -> FaultTolerantCommand:
+    own, script = split([argument for argument in arguments if argument != FLAG])
+    with _mistakes_in_one_line():
+        found = tyro.cli(FaultTolerantCommand, args=own, prog=f"localsgd run {FLAG}")
+    return replace(found, script=script)
 
 
 def _of_another_method(run: Run, base: Run) -> Run:
@@ -187,7 +198,9 @@ def _value_of(option: str, arguments: Sequence[str]) -> str | None:
     return None
 
 
-def _call(command: Command) -> int:
+def _call(command: Command | FaultTolerantCommand) -> int:
+    if isinstance(command, FaultTolerantCommand):
+        return fault_tolerant(command)
     # Commands are imported when they are called: torch.distributed's launcher and figures are slow.
     if isinstance(command, RunCommand | ResumeCommand):
         from localsgd.cli import training

@@ -113,6 +113,9 @@ class RunCommand:
     """Time channels_last and bfloat16 before the run, and use what is faster on this machine."""
     out: Path | None = None
     """The new folder; runs/TASK-METHOD-TIME if not given."""
+    fault_tolerant: Annotated[bool, arg(help_behavior_hint="(another command)")] = False
+    """Start workers of a script of your own in place of a run, and start those again that die; see
+    `localsgd run --fault-tolerant --help`."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,9 @@
 """Workers that come and go, by torchft: its lighthouse says who is there, its `Manager` joins them.
 
+    optimizer = LocalSGD(inner, model, local_steps=8, fault_tolerance=Managed())
+
+under `localsgd run --fault-tolerant script.py`, or with a manager of one's own:
+
     manager = torchft.Manager(pg=ProcessGroupGloo(...), use_async_quorum=False, ...)
     optimizer = LocalSGD(inner, model, local_steps=8, fault_tolerance=Managed(manager))
 
@@ -15,7 +19,6 @@ only a few of its private settings are read.
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -31,6 +34,7 @@ from torch.distributed.distributed_c10d import (
 )
 
 from localsgd.errors import PeerLost, UserError
+from localsgd.integrations.joining import Joining, own_name
 from localsgd.wire.broken import first_line
 from localsgd.wire.engine import Broken, Momenta
 
@@ -100,9 +104,11 @@ class Managed:
         manager: made with `use_async_quorum=False`, one for each worker (`rank=0`, `world_size=1`).
             Its process group's `timeout` bounds each collective, and its `quorum_timeout` must
             outlast the longest round of the slowest worker. `load_state_dict` and `state_dict`, if
-            given, carry what is the user's own to a worker that joins.
+            given, carry what is the user's own to a worker that joins. If not given, it is made
+            from the environment (`integrations/joining.py`).
         workers: K as planned: schedules and `membership.step` count the batches of all workers in
-            steps of so many. That of the first sync if not given.
+            steps of so many. That of the environment (LOCALSGD_WORKERS) or else of the first sync
+            if not given.
         momenta: a worker that joins begins with the inner optimizer's state of one that is there
             (`"copy"`, as torchft does), or without any (`"zero"`). All must say the same.
 
@@ -111,8 +117,21 @@ class Managed:
     """
 
     def __init__(
-        self, manager: Manager, *, workers: int | None = None, momenta: Momenta = "copy"
+        self,
+        manager: Manager | None = None,
+        *,
+        workers: int | None = None,
+        momenta: Momenta = "copy",
     ) -> None:
+        if momenta not in get_args(Momenta):
+            raise UserError(f'momenta={momenta!r} is unknown; there are "copy" and "zero"')
+        if workers is not None and workers < 1:
+            raise UserError(f"workers={workers} is no number of workers; give 1 or more")
+        self._joining: Joining | None = None
+        if manager is None:
+            self._joining = Joining.of(os.environ)
+            manager = self._joining.manager
+            workers = workers or self._joining.workers
         if getattr(manager, "_use_async_quorum", False):
             raise UserError(
                 "the manager asks for its quorum during the step, and a sync needs it before; make "
@@ -123,15 +142,12 @@ class Managed:
                 f"the manager's replica group has {manager._group_world_size} workers; each worker "
                 "must be a replica group of its own, made with rank=0 and world_size=1"
             )
-        if momenta not in get_args(Momenta):
-            raise UserError(f'momenta={momenta!r} is unknown; there are "copy" and "zero"')
-        if workers is not None and workers < 1:
-            raise UserError(f"workers={workers} is no number of workers; give 1 or more")
         self.manager = manager
         self.workers = workers
         self.momenta: Momenta = momenta
         given = getattr(manager, "_replica_id", None)
-        self.name = given or f"{socket.gethostname()}-{os.getpid()}"
+        self.name = given or own_name()
+        self.begins = self._joining is None or not self._joining.again
 
     @property
     def syncs(self) -> int:
@@ -169,12 +185,15 @@ class Managed:
             with suppress(Exception):  # Others learn of it, as their connections end.
                 manager._pg.abort()
         try:
-            return manager.should_commit()
+            counts = manager.should_commit()
         except Exception as error:
             raise PeerLost(
                 f"torchft's own server has not answered ({first_line(error)}); start this worker "
                 "again, so that it joins the others"
             ) from error
+        if counts and self._joining is not None:
+            self._joining.joined()
+        return counts
 
     def leave(self) -> None:
         with suppress(Exception):

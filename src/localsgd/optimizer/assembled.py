@@ -38,6 +38,10 @@ from localsgd.wire.metered import Metered
 from localsgd.wire.presence import Presence
 
 
+def _nothing() -> None:
+    """Workers that come and go tell each other what schedules see in the sync itself."""
+
+
 class Assembled(Wrapping):
     """What `LocalSGD` consists of: the model's rows, their levels, the loop, and guards around it.
 
@@ -62,6 +66,7 @@ class Assembled(Wrapping):
         self._set_up(settings, placement, None, rows, watched=False, make_levels=levels)
         models = self._models
         assert isinstance(models, ManagedLevels)
+        models.tell(self._reports)
         Newcomers(self.inner, module, models, self.membership, self._loop, self._reports).join()
 
     def _adopt(self, inner: Optimizer, model: nn.Module, processes: int) -> tuple[Row, ...]:
@@ -130,7 +135,7 @@ class Assembled(Wrapping):
             Position.start(settings.levels),
             lambda steps: reports.signals.progress(steps if members is None else members.step),
             reports.learning_rate,
-            lambda: reports.exchange(gradients.take_carried()),
+            (lambda: reports.exchange(gradients.take_carried())) if members is None else _nothing,
             InnerStates([self.inner], settings.inner_state, world),
         )
         self._finished_at = -1

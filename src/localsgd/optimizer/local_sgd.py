@@ -139,7 +139,8 @@ class LocalSGD(Assembled):
         )
         if fault_tolerance is not None:
             settings = managed_settings(settings, ranks, fault_tolerance, outer)
-            self._join(settings, self._adopt(inner, model, ranks), fault_tolerance, limit)
+            rows = self._adopt(inner, model, fault_tolerance.workers or ranks)
+            self._join(settings, rows, fault_tolerance, limit)
             return
         check_group(ranks, made=False)
         rows = self._adopt(inner, model, len(peers))

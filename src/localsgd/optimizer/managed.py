@@ -38,11 +38,13 @@ from localsgd.errors import PeerLost
 from localsgd.optimizer.membership import Meeting, Membership
 from localsgd.optimizer.model_levels import ModelLevels
 from localsgd.optimizer.not_finite import clear_not_finite
+from localsgd.optimizer.reports import Reports
 from localsgd.optimizer.settings import Settings
 from localsgd.optimizer.sharded import Agreement
 from localsgd.rows.model_rows import Row
 from localsgd.wire import InProcess, Ledger
 from localsgd.wire.engine import Broken
+from localsgd.wire.metered import Metered
 
 
 def managed_placement(membership: Membership) -> Placement:
@@ -58,10 +60,12 @@ class Result:
     Args:
         means: of each row; none where nobody had trained yet, and all take over one model.
         buffers: of the averaged model.
+        told: what schedules will see, `[K, n]`, if they look at anything.
     """
 
     means: list[Tensor] = field(default_factory=list)
     buffers: dict[str, Tensor] = field(default_factory=dict)
+    told: Tensor | None = None
 
 
 class ManagedLevels(ModelLevels):
@@ -97,6 +101,9 @@ class ManagedLevels(ModelLevels):
         self._membership = membership
         self._patience = patience
         self.buffers: dict[str, Tensor] = {}
+        self._entry = ledger.levels[-1]
+        self._world = Metered(membership.collective, self._entry)
+        self._reports: Reports | None = None
         left_out = partial(clear_not_finite, inner)
         alone = Agreement(placement, rows)
         super().__init__(
@@ -128,11 +135,26 @@ class ManagedLevels(ModelLevels):
     def catch_up(self) -> None:
         """Does nothing: anchors are what all have, and one worker alone can't set them."""
 
+    def tell(self, reports: Reports) -> None:
+        """From now on workers tell each other at every sync what schedules see."""
+        self._reports = reports if reports.signals.needed else None
+
+    def _own_report(self) -> Tensor | None:
+        """Once for a sync, however often it is tried."""
+        if self._reports is None:
+            return None
+        try:
+            found = self._reports.own() if self._membership.trained else self._reports.nothing()
+        except BaseException:
+            self._membership.engine.leave()
+            raise
+        return found.to("cpu", torch.float64)
+
     @torch.no_grad()
     def sync(self) -> None:
         """Averages with whoever is there, as often as it takes."""
-        start = time.monotonic()
-        while not self._counts():
+        start, own = time.monotonic(), self._own_report()
+        while not self._counts(own):
             if time.monotonic() - start > self._patience.total_seconds():
                 raise PeerLost(
                     f"no sync has come to an end within {self._patience.total_seconds():.0f} s "
@@ -140,16 +162,16 @@ class ManagedLevels(ModelLevels):
                     "is as it was before the sync"
                 )
 
-    def _counts(self) -> bool:
+    def _counts(self, report: Tensor | None) -> bool:
         """One attempt."""
         membership, engine = self._membership, self._membership.engine
         memories: list[dict[str, Any]] | None = None
         failure: Broken | None = None
         meeting, result = None, Result()
         try:
-            meeting = membership.meet(self._finite(), self._norm())
+            meeting = self._met()
             memories = self._memories()
-            result = self._result(meeting)
+            result = self._result(meeting, report)
             self._all_whole(meeting)
         except Broken as broken:
             failure = broken
@@ -168,6 +190,13 @@ class ManagedLevels(ModelLevels):
         membership.committed(meeting)
         return True
 
+    def _met(self) -> Meeting:
+        start = time.perf_counter()
+        try:
+            return self._membership.meet(self._finite(), self._norm())
+        finally:
+            self._entry.seconds += time.perf_counter() - start
+
     def _finite(self) -> bool:
         return all(bool(row.values.isfinite().all()) for row in self._rows)
 
@@ -183,7 +212,7 @@ class ManagedLevels(ModelLevels):
     def _memories(self) -> list[dict[str, Any]]:
         return [copy.deepcopy(level.reducer.state()) for level in self.levels]
 
-    def _result(self, meeting: Meeting) -> Result:
+    def _result(self, meeting: Meeting, report: Tensor | None) -> Result:
         for row, own in zip(self._rows, self._copies, strict=True):
             own.copy_(row.values)
         peers = meeting.peers
@@ -202,13 +231,15 @@ class ManagedLevels(ModelLevels):
         if meeting.has_guests:
             buffers = self._shared(buffers, meeting, meeting.contributors[0])
         self._hand_over(meeting)
-        return Result(means, buffers)
+        told = None if report is None else self._world.gather(report[None]).wait()[0]
+        return Result(means, buffers, told)
 
     def _mean(self, level: Level, meeting: Meeting) -> Tensor:
         level.begin_average()
         mean = level.received()
         if meeting.has_guests:
-            meeting.peers.share(mean, meeting.contributors[0])
+            for result in (mean, *level.reducer.shared()):
+                meeting.peers.share(result, meeting.contributors[0])
         return mean
 
     def _shared(
@@ -258,6 +289,8 @@ class ManagedLevels(ModelLevels):
             if guest:
                 level.reducer.regroup(0, len(meeting.contributors))
         self.buffers = result.buffers
+        if self._reports is not None and result.told is not None:
+            self._reports.take(result.told)
         if not meeting.own.finite:
             self._left_out()
         if not result.means:

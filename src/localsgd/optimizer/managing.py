@@ -24,7 +24,6 @@ from localsgd.optimizer.start import settings_of_optimizer
 from localsgd.rows.model_rows import Row
 from localsgd.rows.parts import digest_of_tensors
 from localsgd.rows.shards import is_sharded
-from localsgd.schedule.progress import seen_by
 from localsgd.wire.engine import Engine
 
 WITH = "with fault_tolerance"
@@ -50,12 +49,6 @@ def managed_settings(
             f"{WITH} inner states are kept or reset; take the average of {averaged[0]} out of "
             "inner_state"
         )
-    for schedule in settings.schedules:
-        if told := set(seen_by(schedule)) - {"learning_rate", "first-decay"}:
-            raise UserError(
-                f"{WITH} workers don't tell each other their {min(told)}, at which the schedule "
-                f"{schedule!r} looks; give one of the step or the learning rate"
-            )
     for reducer in settings.reducers:
         if not reducer.members_may_change:
             raise UserError(

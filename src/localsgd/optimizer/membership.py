@@ -172,6 +172,7 @@ class Membership:
     def __post_init__(self) -> None:
         self.collective = Contributors()
         self.name = f"{self.engine.name}:{uuid.uuid4().hex[:8]}"
+        self.holds = self.holds and self.engine.begins
         self._planned = self.engine.workers
         self._leaves = False
         self._memories: dict[str, float] = {}  # norms, as last told

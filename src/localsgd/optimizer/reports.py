@@ -13,7 +13,7 @@ from localsgd.errors import UserError
 from localsgd.optimizer.inner_optimizer import learning_rate_of
 from localsgd.schedule.observations import Observations
 from localsgd.schedule.progress import Schedule
-from localsgd.schedule.signals import Signals
+from localsgd.schedule.signals import FLAGS, Signals
 from localsgd.wire import Collective, Ledger
 
 
@@ -82,9 +82,11 @@ class Reports:
             carried: the mean of all workers' flags, if it has come with the gradients.
         """
         if self.signals.needed:
-            self.signals.exchange(self._own(), carried)
+            rows = None if carried is None else carried.unsqueeze(0)
+            self.signals.exchange(self.own(), rows)
 
-    def _own(self) -> Tensor:
+    def own(self) -> Tensor:
+        """What this worker tells, `[1, n]`; new sums begin."""
         if self.signals.flagged:
             return torch.tensor([self.flags()])
         silent = self._observations.silent if self._alone else self.signals.silent
@@ -98,6 +100,14 @@ class Reports:
                 "every step"
             )
         return self._observations.signals(self.learning_rate(), self._ledger.seconds)
+
+    def nothing(self) -> Tensor:
+        """Of the shape of `own`, for a worker that has trained nothing."""
+        return torch.zeros(1, FLAGS if self.signals.flagged else 5 + 2 * len(self.signals.reported))
+
+    def take(self, rows: Tensor) -> None:
+        """Takes in what all workers told, `[K, n]`, a sync after they did."""
+        self.signals.exchange(None, rows)
 
     def state(self) -> dict[str, Any]:
         told = [*map(float, self._observations.state(0)), self._observations.seconds]

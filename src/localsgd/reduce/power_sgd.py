@@ -86,6 +86,8 @@ class PowerSgd(Reducer):
     State by member: `error [g, m, n]`; `q [g, m, sum of r · columns]`, equal in a group.
     """
 
+    members_may_change = True
+
     def __init__(
         self,
         layout: Layout | None = None,
@@ -248,6 +250,17 @@ class PowerSgd(Reducer):
             if place < 0:
                 return name
         raise AssertionError("the index is beyond the vector")
+
+    def regroup(self, before: int, now: int) -> None:
+        """e_k <- now / before · e_k; that of a new member is 0, and it takes over Q (`shared`)."""
+        if self._error is not None:
+            self._error *= now / before if before else 0
+
+    def shared(self) -> list[Tensor]:
+        if self._q is None:
+            return []
+        self._q = self._q.contiguous()
+        return [self._q]
 
     def state(self) -> dict[str, Any]:
         kept = {"error": self._error, "q": self._q}

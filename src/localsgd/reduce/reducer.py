@@ -66,6 +66,10 @@ class Reducer(Protocol):
         """
         return
 
+    def shared(self) -> list[Tensor]:
+        """The part of its memory that is equal on all members, for one that is new to fill."""
+        return []
+
     def state(self) -> dict[str, Any]:
         """Its memory, such as error feedback, by name: tensors have the shape `[g, m, ...]`."""
         return {}

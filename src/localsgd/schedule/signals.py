@@ -202,21 +202,22 @@ class Signals:
         self._decay.see(rate)
         return [float(self._decay.decayed), float(self._decay.creeping)]
 
-    def exchange(self, own: Tensor, carried: Tensor | None = None) -> None:
+    def exchange(self, own: Tensor | None, carried: Tensor | None = None) -> None:
         """Takes in what was started at the last call and starts the next.
 
         Args:
             own: of each worker hosted here, `[w, n]` in the order of `Signal`; flags `[1, 2]` where
                 those are sent.
-            carried: the mean `[2]` of all workers' flags, where it has come with the gradients.
+            carried: rows of all workers `[K, n]` that have come by another way, or one row of their
+                mean; `own` is not sent then.
         """
         if not self.needed:
             return
         if self._coming is not None:
             self._take_in(self._coming.read())
         if carried is not None:
-            self._coming = Late(Pending.done(carried.unsqueeze(0)), self._device)
-        else:
+            self._coming = Late(Pending.done(carried), self._device)
+        elif own is not None:
             sent = own.to(self._device).unsqueeze(0).contiguous()
             self._coming = Late(self._world.gather(sent).then(lambda all_: all_[0]), self._device)
 

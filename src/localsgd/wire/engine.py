@@ -54,12 +54,14 @@ class Engine(Protocol):
         name: of this worker, for messages.
         workers: K of the run as it is planned; that of the first sync if `None`.
         momenta: of a worker that joins.
+        begins: whether this worker may begin a run; one that is started again may only join.
         syncs: that have counted.
     """
 
     name: str
     workers: int | None
     momenta: Momenta
+    begins: bool
 
     @property
     def syncs(self) -> int: ...

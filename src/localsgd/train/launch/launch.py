@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ from localsgd.train.launch.store import loopback_interface, serve_on_loopback
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _GRACE_SECONDS = 10.0  # between a signal, or SIGTERM, and SIGKILL
-_POLL_SECONDS = 0.05
+POLL_SECONDS = 0.05
 _SETTLE_SECONDS = 0.5  # time for other processes to end for the same reason as the first
 
 
@@ -110,31 +110,40 @@ def _message(path: Path) -> str | None:
 
 
 class Children:
-    """Processes that are started and ended together; no other process is ever ended."""
+    """Processes that are started and ended together; no other process is ever ended.
+
+    Attributes:
+        stopped_by: the signal that stopped this process, if one has.
+        children: the processes, in the order of their ranks.
+    """
 
     def __init__(self) -> None:
         self.stopped_by: int | None = None
         self._kill_at: float | None = None
-        self._children: list[subprocess.Popen[bytes]] = []
+        self.children: list[subprocess.Popen[bytes]] = []
 
     def start(self, command: Sequence[str], environments: Sequence[dict[str, str]]) -> None:
         """Starts a process for each of `environments`."""
-        parent = os.getpid()
         try:
-            for environment in environments:
-                # In its own session it gets Ctrl-C only from this process, and so only once.
-                child = subprocess.Popen(
-                    command,
-                    env=environment,
-                    start_new_session=True,
-                    preexec_fn=lambda: kill_with_parent(parent),
-                )
-                self._children.append(child)
-                if self.stopped_by is not None:
-                    child.send_signal(self.stopped_by)
+            for place, environment in enumerate(environments):
+                self.put(place, command, environment)
         except BaseException:
-            self._send(signal.SIGKILL)
+            self.send(signal.SIGKILL)
             raise
+
+    def put(self, place: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Starts the process of rank `place`, also in place of one that has ended."""
+        parent = os.getpid()
+        # In its own session it gets Ctrl-C only from this process, and so only once.
+        child = subprocess.Popen(
+            command,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=lambda: kill_with_parent(parent),
+        )
+        self.children[place : place + 1] = [child]
+        if self.stopped_by is not None:
+            child.send_signal(self.stopped_by)
 
     def wait(self) -> list[tuple[int, int, int]]:
         """Waits until all have ended; returns rank, process id and status of each that failed.
@@ -144,20 +153,22 @@ class Children:
         failed: dict[int, int] = {}
         end_at: float | None = None
         while True:
-            ended = {
-                r: code for r, c in enumerate(self._children) if (code := c.poll()) is not None
-            }
+            ended = {r: code for r, c in enumerate(self.children) if (code := c.poll()) is not None}
             if end_at is None or time.monotonic() < end_at:
                 failed |= {rank: code for rank, code in ended.items() if code != 0}
                 if failed and end_at is None:
                     end_at = time.monotonic() + _SETTLE_SECONDS
             elif self._kill_at is None:
-                self._send(signal.SIGTERM)
-            if len(ended) == len(self._children):
-                return [(rank, self._children[rank].pid, code) for rank, code in failed.items()]
-            if self._kill_at is not None and time.monotonic() > self._kill_at:
-                self._send(signal.SIGKILL)
-            time.sleep(_POLL_SECONDS)
+                self.send(signal.SIGTERM)
+            if len(ended) == len(self.children):
+                return [(rank, self.children[rank].pid, code) for rank, code in failed.items()]
+            self.kill_overdue()
+            time.sleep(POLL_SECONDS)
+
+    def kill_overdue(self) -> None:
+        """Kills all, 10 seconds after they were told to end."""
+        if self._kill_at is not None and time.monotonic() > self._kill_at:
+            self.send(signal.SIGKILL)
 
     @contextmanager
     def signals_passed_on(self) -> Generator[None]:
@@ -165,12 +176,12 @@ class Children:
 
         def stop(number: int, frame: FrameType | None) -> None:
             self.stopped_by = self.stopped_by or number
-            self._send(number)
+            self.send(number)
 
         def pause(number: int, frame: FrameType | None) -> None:
-            self._send(signal.SIGSTOP)
+            self.send(signal.SIGSTOP)
             os.kill(os.getpid(), signal.SIGSTOP)
-            self._send(signal.SIGCONT)
+            self.send(signal.SIGCONT)
 
         handlers = dict.fromkeys(_PASSED_ON, stop) | {signal.SIGTSTP: pause}
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
@@ -180,11 +191,22 @@ class Children:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _send(self, number: int) -> None:
+    def send(self, number: int) -> None:
+        """Sends a signal to all; after one that ends them, those who stay are overdue in 10 s."""
         if number not in (signal.SIGSTOP, signal.SIGCONT, signal.SIGKILL):
             self._kill_at = self._kill_at or time.monotonic() + _GRACE_SECONDS
-        for child in self._children:
+        for child in self.children:
             child.send_signal(number)
+
+
+def how_ended(exit_code: int) -> str:
+    """In words; a negative exit code is that of a signal."""
+    if exit_code >= 0:
+        return f"failed with exit status {exit_code}"
+    try:
+        return f"was killed by {signal.Signals(-exit_code).name}"
+    except ValueError:
+        return f"was killed by signal {-exit_code}"
 
 
 @dataclass(frozen=True)
@@ -205,16 +227,9 @@ class Failure:
 
     def __str__(self) -> str:
         """One line that says which process it was and how it ended."""
-        who = f"rank {self.rank} (pid {self.pid})"
-        if self.exit_code >= 0:
-            why = f": {self.message}" if self.message else ""
-            return f"{who} failed with exit status {self.exit_code}{why}"
-        try:
-            name = signal.Signals(-self.exit_code).name
-        except ValueError:
-            name = f"signal {-self.exit_code}"
-        hint = "; was there enough memory?" if name == "SIGKILL" else ""
-        return f"{who} was killed by {name}{hint}"
+        why = f": {self.message}" if self.message and self.exit_code >= 0 else ""
+        hint = "; was there enough memory?" if self.exit_code == -signal.SIGKILL else ""
+        return f"rank {self.rank} (pid {self.pid}) {how_ended(self.exit_code)}{why}{hint}"
 
 
 @dataclass(frozen=True)

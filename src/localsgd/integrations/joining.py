@@ -1,0 +1,180 @@
+"""A worker's `torchft.Manager` from its environment, as `localsgd run --fault-tolerant` sets it.
+
+    TORCHFT_LIGHTHOUSE    http://HOST:PORT of the lighthouse
+    LOCALSGD_WORKERS      K as planned
+    LOCALSGD_NAME         of this worker; ranks follow from names
+    LOCALSGD_GATE         port of a store on loopback, in which it says how far it is
+    LOCALSGD_AGAIN        is set if the worker is started again, and so must not begin a run anew
+
+The first alone is needed. torchft reads limits itself: TORCHFT_TIMEOUT_SEC of a collective (60),
+TORCHFT_QUORUM_TIMEOUT_SEC (3600), longer than the longest round, TORCHFT_CONNECT_TIMEOUT_SEC (60).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import torch.distributed as dist
+
+from localsgd.errors import UserError
+from localsgd.train.launch.slurm import LOOPBACK
+from localsgd.train.launch.tending import OPEN, joined_key, made_key
+
+if TYPE_CHECKING:
+    from torchft import Manager
+
+LIGHTHOUSE = "TORCHFT_LIGHTHOUSE"
+WORKERS = "LOCALSGD_WORKERS"
+NAME = "LOCALSGD_NAME"
+GATE = "LOCALSGD_GATE"
+AGAIN = "LOCALSGD_AGAIN"
+
+LIMIT = timedelta(seconds=60)
+"""Of a collective, and of a connection."""
+QUORUM_LIMIT = timedelta(hours=1)
+RETRIES = 10
+"""While a lighthouse is started again."""
+GATE_LIMIT = timedelta(minutes=10)
+"""For the slowest start of a worker; then the others begin without it."""
+REACH_SECONDS = 10.0
+
+
+def own_name() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+@dataclass
+class Joining:
+    """How this worker joins the others.
+
+    Args:
+        manager: its own.
+        store: that the manager's process group needs, held here as long as the worker lives.
+        workers: K as planned, if it is said.
+        name: of this worker.
+        again: whether it was started again.
+        gate: where it says how far it is, if its launcher listens.
+    """
+
+    manager: Manager
+    store: dist.TCPStore
+    workers: int | None
+    name: str
+    again: bool
+    gate: dist.TCPStore | None
+    _said: bool = False
+
+    @staticmethod
+    def of(environment: Mapping[str, str]) -> Joining:
+        """Makes the manager, and waits at the gate if there is one.
+
+        Raises:
+            UserError: torchft is not installed, or there is no lighthouse.
+        """
+        check_installed()
+        from torchft import Manager, ProcessGroupGloo
+
+        lighthouse = environment.get(LIGHTHOUSE)
+        if not lighthouse:
+            raise UserError(
+                f"{LIGHTHOUSE} does not say where the lighthouse is; start the script by `localsgd "
+                "run --fault-tolerant SCRIPT`, or set it to http://HOST:PORT of one of yours"
+            )
+        here = reached(lighthouse)
+        store = _store_at(here)
+        name = environment.get(NAME) or own_name()
+        limit = timedelta(seconds=float(environment.get("TORCHFT_TIMEOUT_SEC", LIMIT.seconds)))
+        manager = Manager(
+            pg=ProcessGroupGloo(timeout=limit),
+            use_async_quorum=False,
+            init_sync=False,  # The first sync shares a model.
+            min_replica_size=1,
+            load_state_dict=None,
+            state_dict=None,
+            rank=0,
+            world_size=1,
+            store_addr=here,
+            store_port=store.port,
+            hostname=here,
+            replica_id=name,
+            lighthouse_addr=lighthouse,
+            timeout=limit,
+            quorum_timeout=QUORUM_LIMIT,
+            connect_timeout=LIMIT,
+            quorum_retries=RETRIES,
+        )
+        again, workers = AGAIN in environment, environment.get(WORKERS)
+        gate = _gate(environment, name, again)
+        return Joining(manager, store, int(workers) if workers else None, name, again, gate)
+
+    def joined(self) -> None:
+        """Tells the launcher that this worker has been in a sync that counts."""
+        if not self._said and self.gate is not None:
+            with suppress(dist.DistError):  # The launcher is going.
+                self.gate.set(joined_key(self.name), "")
+        self._said = True
+
+
+def _store_at(address: str) -> dist.TCPStore:
+    """A store that listens there alone."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.create_server((address, 0), family=family, backlog=1024)
+    port = listener.getsockname()[1]
+    return dist.TCPStore(
+        address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
+
+
+def _gate(environment: Mapping[str, str], name: str, again: bool) -> dist.TCPStore | None:
+    """The launcher's store, once workers may begin."""
+    port = environment.get(GATE)
+    if not port:
+        return None
+    gate = dist.TCPStore(LOOPBACK, int(port), is_master=False)
+    gate.set(made_key(name), "")
+    if not again:
+        with suppress(dist.DistError):  # It takes too long.
+            gate.wait([OPEN], GATE_LIMIT)
+    return gate
+
+
+def check_installed() -> None:
+    try:
+        import torchft  # noqa: F401
+    except ModuleNotFoundError:
+        raise UserError(
+            "workers that come and go need torchft, which is not installed; "
+            "pip install 'localsgd[torchft]'"
+        ) from None
+
+
+def reached(lighthouse: str) -> str:
+    """This machine's address as the lighthouse sees it, and so probably the other workers.
+
+    Raises:
+        UserError: nothing answers there.
+    """
+    try:
+        place = urlsplit(lighthouse)
+        host, port = place.hostname, place.port
+    except ValueError:
+        host = port = None
+    if not host or not port:
+        raise UserError(
+            f"{lighthouse!r} is no place of a lighthouse; give HOST:PORT, such as node0:29510"
+        )
+    try:
+        with socket.create_connection((host, port), REACH_SECONDS) as connection:
+            return connection.getsockname()[0]
+    except OSError as error:
+        raise UserError(
+            f"no lighthouse answers at {lighthouse} ({error.strerror or error}); start one by "
+            "`torchft_lighthouse`, or let `localsgd run --fault-tolerant` start one on one machine"
+        ) from None

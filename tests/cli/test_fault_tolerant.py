@@ -1,0 +1,119 @@
+"""`localsgd run --fault-tolerant SCRIPT`: its mistakes, and a run in which a worker is killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from localsgd.cli.fault_tolerant import split
+from localsgd.cli.main import _call, _parse
+from localsgd.errors import UserError
+from tests.distributed.harness import SECONDS
+
+pytestmark = pytest.mark.timeout(4 * SECONDS)
+
+SCRIPT = """
+import os
+import signal
+import sys
+
+import torch
+
+from localsgd import LocalSGD
+from localsgd.integrations.torchft import Managed
+
+model = torch.nn.Linear(4, 1, bias=False).double()
+inner = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+optimizer = LocalSGD(inner, model, local_steps=2, fault_tolerance=Managed())
+members = optimizer.membership
+first, seen, names = members.syncs, members.workers, members.names
+killed = "LOCALSGD_AGAIN" in os.environ  # or one that has seen that w1 is another
+while members.step < int(sys.argv[1]) or not killed:
+    optimizer.zero_grad()
+    model(torch.full((2, 4), members.batch % 7 / 7).double()).square().mean().backward()
+    if members.name.startswith("w1:") and not killed and members.syncs == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    optimizer.step()
+    killed = killed or (members.workers == 3 and members.names != names)
+optimizer.finish()
+weights = "".join(value.hex() for value in model.weight.flatten().tolist())
+print(f"{members.name[:2]} {first} {seen} {members.workers} {weights}\\n", end="", flush=True)
+"""
+
+
+def said(*arguments: str) -> str:
+    with pytest.raises(UserError) as raised:
+        _call(_parse(["run", "--fault-tolerant", *arguments]))
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+def test_what_follows_the_options_is_the_scripts() -> None:
+    own, script = split(["--processes", "3", "--restarts=1", "a.py", "--lr", "0.1", "--processes"])
+    assert own == ["--processes", "3", "--restarts=1"]
+    assert script == ("a.py", "--lr", "0.1", "--processes")
+
+
+def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("raise AssertionError")
+    assert "starts a script of yours, and none was given" in said()
+    assert f"{script}x is no file" in said(f"{script}x")
+    assert "--processes 0 is too small" in said("--processes", "0", str(script))
+    assert "--restarts -1 is too small" in said("--restarts", "-1", str(script))
+    assert "--proceses" in said("--proceses", "3", str(script))
+    monkeypatch.setitem(sys.modules, "torchft", None)
+    assert said(str(script)) == (
+        "workers that come and go need torchft, which is not installed; pip install "
+        "'localsgd[torchft]'"
+    )
+
+
+def test_a_lighthouse_that_does_not_answer_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torchft")
+    script = tmp_path / "train.py"
+    script.write_text("raise AssertionError")
+    for place in ("127.0.0.1:1", "http://127.0.0.1:1"):
+        told = said("--lighthouse", place, str(script))
+        assert told.startswith("no lighthouse answers at http://127.0.0.1:1 (Connection refused)")
+    for place in ("node0", "http://node0", "node0:x"):
+        told = said("--lighthouse", place, str(script))
+        assert told.endswith("is no place of a lighthouse; give HOST:PORT, such as node0:29510")
+    monkeypatch.setenv("TORCHFT_LIGHTHOUSE", "http://127.0.0.1:2")
+    assert "no lighthouse answers at http://127.0.0.1:2" in said(str(script))
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_comes_back(tmp_path: Path) -> None:
+    """All three end with the same weights; the lines say what happened."""
+    pytest.importorskip("torchft")
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, "-m", "localsgd", "run", "--fault-tolerant", "--processes", "3"]
+    found = subprocess.run(
+        [*command, str(script), "40"],
+        capture_output=True,
+        text=True,
+        timeout=3 * SECONDS,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert found.returncode == 0, found.stderr
+    told = [line.split() for line in sorted(found.stdout.splitlines())]
+    assert [(name, seen) for name, _, seen, *_ in told] == [("w0", "3"), ("w1", "3"), ("w2", "3")]
+    assert [first == "1" for _, first, *_ in told] == [True, False, True]
+    assert {workers for *_, workers, _ in told} == {"3"}
+    assert len({weights for *_, weights in told}) == 1
+    lines = re.findall(r"localsgd: \d\d:\d\d:\d\d (.*)", found.stderr)
+    assert re.fullmatch(r"3 workers \(w0, w1, w2\), lighthouse http://127.0.0.1:\d+", lines[0])
+    assert re.fullmatch(
+        r"w1 \(pid \d+\) was killed by SIGKILL after \d+ s, and is started again \(1 of 3\)",
+        lines[1],
+    )
+    assert lines[2:] == ["all have ended; started again: w1 1 time"]
