@@ -30,7 +30,8 @@ class Vector(nn.Module):
 def rows_held() -> float:
     """Memory of all tensors of this process, in rows."""
     gc.collect()
-    storages = [x.untyped_storage() for x in gc.get_objects() if issubclass(type(x), Tensor)]
+    tensors = [x for x in gc.get_objects() if issubclass(type(x), Tensor)]
+    storages = [x.untyped_storage() for x in tensors if x.layout == torch.strided]
     return sum({s.data_ptr(): s.nbytes() for s in storages}.values()) / (8 * LENGTH)
 
 

@@ -6,6 +6,7 @@ import copy
 import itertools
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,6 +23,16 @@ from localsgd.optimizer.sharded import Agreement
 from localsgd.reduce.by_row import bound_to_all
 from localsgd.rows.model_rows import Row
 from localsgd.wire import Ledger
+
+
+@dataclass
+class Known:
+    """What is known of the rows in a sync.
+
+    Levels ask this and not their owner, which would hold itself alive.
+    """
+
+    finite: bool = False
 
 
 class ModelLevels(Stacks[AnyLevel]):
@@ -54,7 +65,7 @@ class ModelLevels(Stacks[AnyLevel]):
         self._rows = rows
         self._agreement = agreement
         self._left_out = left_out
-        self._known_finite = False
+        self._known = known = Known()
         layouts = [row.layout for row in rows]
         by_level = [bound_to_all(reducer, layouts) for reducer in settings.reducers]
         stacks = [
@@ -65,7 +76,7 @@ class ModelLevels(Stacks[AnyLevel]):
                 outers=settings.outers,
                 ledger=ledger,
                 delay=settings.delay,
-                spare=Spare(row.layout.gaps, says, refuse, lambda: self._known_finite)
+                spare=Spare(row.layout.gaps, says, refuse, lambda: known.finite)
                 if over is None
                 else None,
             )
@@ -101,11 +112,11 @@ class ModelLevels(Stacks[AnyLevel]):
         for row in self._rows:
             row.fill()
         if averages:
-            self._known_finite = self._agreement.spread_not_finite()
+            self._known.finite = self._agreement.spread_not_finite()
         try:
             yield
         finally:
-            self._known_finite = False
+            self._known.finite = False
             for row in self._rows:
                 row.empty()
 

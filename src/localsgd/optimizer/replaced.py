@@ -22,6 +22,7 @@ class Modules:
 
     def __init__(self, module: nn.Module, rows: Sequence[Row], changed: Callable[[], None]) -> None:
         self._module = module
+        self._rows = rows
         self._changed = changed
         self._named = [
             (slot.name, parameter)
@@ -42,6 +43,8 @@ class Modules:
         """Raises if the model has lost a parameter that is averaged."""
         if self._now() == self._children:  # Checked at every sync, so by C functions.
             return
+        for row in self._rows:
+            row.check_in_place()  # It knows of parametrizations, which are modules too.
         there = set(map(id, self._module.parameters()))
         for name, parameter in self._named:
             if id(parameter) not in there:
