@@ -50,7 +50,10 @@ def test_a_sweep_that_is_not_done_has_no_differences(
     """Its baseline is among those that have not begun."""
     assert main(["show", str(swept(tmp_path, RUNS[:1]))]) == 0
     said = capsys.readouterr().out
-    assert "1 of 4 runs have begun; differences are shown once all have" in " ".join(said.split())
+    assert (
+        "1 of 4 runs have begun, and n counts these alone; differences are shown once all have"
+        in " ".join(said.split())
+    )
     assert "baseline" not in said
 
 

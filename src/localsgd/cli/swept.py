@@ -68,7 +68,7 @@ def shown(swept: Swept, there: Sequence[Folder]) -> tuple[Table, list[Folder], s
     if len(mine) == len(swept.runs):
         return table(mine, swept.varied, point(swept.baseline)), mine, ""
     note = (
-        f"{len(mine)} of {len(swept.runs)} runs have begun; differences are shown once all have. "
-        "The command that began them goes on"
+        f"{len(mine)} of {len(swept.runs)} runs have begun, and n counts these alone; differences "
+        "are shown once all have. Give the same command again to go on"
     )
     return table(mine, swept.varied, None), mine, note
