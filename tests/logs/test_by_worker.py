@@ -54,7 +54,9 @@ def test_drift_is_that_of_the_workers_before_they_synchronise(way: str, tmp_path
     seen: dict[int, Tensor] = {}
     execution = prepare(tiny(**WAYS[way]), digits(), tmp_path, Observer(), by_worker=True)
     workers = execution.assembly.workers
-    workers.around_steps(after=lambda: seen.update({workers.step + 1: torch.clone(workers.params).double()}))
+    workers.around_steps(
+        after=lambda: seen.update({workers.step + 1: torch.clone(workers.params).double()})
+    )
     execution.train()
     rows = execution.folder.metrics()
     assert [row["step"] for row in rows] == [4, 8, 12]
@@ -110,9 +112,7 @@ def test_local_accuracy_is_that_of_evaluate_local_always(tmp_path: Path) -> None
 
 
 def test_workers_that_have_diverged(tmp_path: Path) -> None:
-    execution = prepare(
-        tiny(lr=1e30), digits(), tmp_path, JsonLines(tmp_path), by_worker=True
-    )
+    execution = prepare(tiny(lr=1e30), digits(), tmp_path, JsonLines(tmp_path), by_worker=True)
     execution.train()
     assert execution.folder.metrics()[-1]["drift"] == {"to_mean": None, "between": None}
     assert "drift" not in (tmp_path / "log.jsonl").read_text().splitlines()[-1]
@@ -140,9 +140,7 @@ def test_the_first_phase_that_runs_of_a_sweep_share_has_it_too(tmp_path: Path) -
     alone = trained(tmp_path / "alone").folder.metrics()
     for name, by_worker in (("plain", False), ("seen", True), ("again", True)):
         logger = Recorder(tmp_path / name)
-        execution = prepare(
-            tiny(), digits(), tmp_path / name, logger, by_worker=by_worker
-        )
+        execution = prepare(tiny(), digits(), tmp_path / name, logger, by_worker=by_worker)
         trunk.start(execution, tmp_path / "scratch")
         assert execution.assembly.workers.step == 4
         execution.train()

@@ -77,10 +77,7 @@ def _logged(plan: Plan) -> str:
     if not locals_due(plan.run, by_worker=True):
         return "drift at each evaluation"
     more = plural(plan.topology.workers, "more evaluation")
-    return (
-        f"drift and local models at each evaluation: {more} "
-        "(left out by --evaluate-local never)"
-    )
+    return f"drift and local models at each evaluation: {more} (left out by --evaluate-local never)"
 
 
 def _them(names: list[str]) -> str:
