@@ -24,7 +24,7 @@ from localsgd.cli.options import (
     hosting_arguments,
 )
 from localsgd.errors import DIVERGED_EXIT, Diverged, UserError
-from localsgd.logs.choice import loggers_of
+from localsgd.logs.choice import loggers_of, names_of
 from localsgd.results.grouping import is_diverged
 from localsgd.show import tables
 from localsgd.show.preview import preview
@@ -252,6 +252,7 @@ class Host:
             timeout=timedelta(minutes=hosting.timeout_minutes),
             checkpoint_every=hosting.checkpoint_every,
             watch=hosting.watch,
+            by_worker=names_of(hosting.log) != [],
         )
         with ExitStack() as held, live, carried_out as execution:
             if leads:
@@ -299,7 +300,14 @@ class Host:
     def _print_plan(self, execution: Execution) -> None:
         assembly = execution.assembly
         layout = assembly.workers.layout
-        self.console.print(preview(assembly.plan, layout=layout, processes=self.world.size))
+        self.console.print(
+            preview(
+                assembly.plan,
+                layout=layout,
+                processes=self.world.size,
+                by_worker=execution.by_worker,
+            )
+        )
 
 
 @contextmanager

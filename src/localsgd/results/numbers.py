@@ -22,6 +22,8 @@ def numbers_of(row: Mapping[str, Any]) -> dict[str, float]:
     local_steps_level_1, ...  H of the last round, by level, the innermost first
     syncs_level_1, ...        averages of each level, the innermost first
     sent_bytes, ...           the ledger, as in `LocalSGD.metrics`
+    drift_to_mean             mean distance of the workers to their mean, before a sync
+    drift_between             mean distance of two workers
     training_seconds          without evaluating and saving
     """
     metric = metric_of(row)
@@ -41,6 +43,8 @@ def numbers_of(row: Mapping[str, Any]) -> dict[str, float]:
     for name in ("local_steps", "syncs"):
         found |= by_level(name, row.get(name, ()))
     found |= traffic(row.get("ledger", ()))
+    drift = row.get("drift", {})
+    found |= {f"drift_{name}": value for name, value in drift.items() if value is not None}
     if "seconds" in row:
         found["training_seconds"] = row["seconds"]
     return found

@@ -18,6 +18,7 @@ from localsgd.show.sparklines import sparkline
 from localsgd.train.config.learning_rate import StepDecay
 from localsgd.train.config.plan import Plan
 from localsgd.train.config.unused import unused_settings
+from localsgd.train.engine.execution import locals_due
 
 WIDTH = 40
 """Width of a picture in characters."""
@@ -27,19 +28,24 @@ PHASES = 5
 """Most phases that are shown; of more, those in the middle are left out."""
 
 
-def preview(plan: Plan, *, layout: Layout, processes: int) -> RenderableType:
+def preview(
+    plan: Plan, *, layout: Layout, processes: int, by_worker: bool = False
+) -> RenderableType:
     """A preview of the run: workers, syncs, their cost, and the learning rate.
 
     Args:
         plan: of a completed run.
         layout: of a worker's model.
         processes: the number of processes.
+        by_worker: whether evaluations look at each worker, as `--log` wants.
     """
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column()
     for name, value in _rows(plan, layout, processes):
         grid.add_row(name, value)
+    if by_worker:
+        grid.add_row("logged", _logged(plan))
     return Group(grid, Text())
 
 
@@ -65,6 +71,13 @@ def _rows(plan: Plan, layout: Layout, processes: int) -> Iterator[tuple[str, Ren
     unread = unused_settings(run)
     if unread:
         yield "no effect", f"{', '.join(unread)}: nothing in this run reads {_them(unread)}"
+
+
+def _logged(plan: Plan) -> str:
+    if not locals_due(plan.run, by_worker=True):
+        return "drift at each evaluation"
+    more = plural(plan.topology.workers, "more evaluation")
+    return f"drift and local models at each evaluation: {more} (left out by --evaluate-local never)"
 
 
 def _them(names: list[str]) -> str:

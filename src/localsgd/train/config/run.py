@@ -167,7 +167,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Batch-norm statistics of the averaged model: the workers' mean, re-estimated on training
     data (recalibrated), or worker 0's (own)."""
     evaluate_local: Literal["end", "always", "never"] = "end"
-    """When to evaluate every worker's own model too."""
+    """When to evaluate every worker's own model too; with --log, end is always."""
     evaluate_every: Positive = 1.0
     """Epochs between evaluations."""
     init: str | None = None

@@ -21,6 +21,7 @@ from localsgd.averaging.buffers import mean_buffers
 from localsgd.averaging.derived import renew
 from localsgd.basics.seeds import generator_for
 from localsgd.reduce import OrderedMean
+from localsgd.reduce.compressor import widest
 from localsgd.train.data.task import as_read
 from localsgd.train.engine.assembly import Assembly
 from localsgd.wire import Collective
@@ -72,6 +73,27 @@ def mean_row(params: Tensor, world: Collective) -> Tensor:
         part = params[:, start : start + CHUNK].clone().unsqueeze(0)
         mean[start : start + CHUNK] = OrderedMean().reduce(part, None, world).wait()[0]
     return mean
+
+
+def drift_of(params: Tensor, world: Collective) -> dict[str, float]:
+    """How far all K workers are apart, of whose rows `params [w, n]` are hosted here.
+
+    `to_mean` is the mean distance of the workers to their mean, `between` that of two workers: from
+    the Gram matrix of the rows minus their mean, in float64. Every process must call it. It gathers
+    each row once, in pieces, so that no process holds all of them.
+    """
+    count = world.members
+    gram = torch.zeros(count, count, dtype=widest(params.device), device=params.device)
+    for part in params.split(max(1, CHUNK // count), dim=1):
+        rows = world.gather(part.clone().unsqueeze(0)).wait()[0].to(gram.dtype)
+        away = rows - rows.mean(0)
+        gram += away @ away.T
+    squares = gram.diagonal()
+    pairs = (squares[:, None] + squares - 2 * gram).clamp(min=0).sqrt()
+    return {
+        "to_mean": float(squares.sqrt().mean()),
+        "between": float(pairs.triu(1).sum()) / max(1, count * (count - 1) // 2),
+    }
 
 
 def _take_firsts(buffers: Iterable[Tensor], assembly: Assembly) -> None:

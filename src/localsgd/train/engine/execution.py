@@ -30,7 +30,7 @@ from localsgd.train.data.task import Task
 from localsgd.train.engine import checkpoints
 from localsgd.train.engine.assembly import NAMED, Assembly, Own, assemble, pick_device
 from localsgd.train.engine.environment import environment
-from localsgd.train.engine.evaluation import averaged_model, local_score, score
+from localsgd.train.engine.evaluation import averaged_model, drift_of, local_score, score
 from localsgd.train.engine.observer import Observer
 from localsgd.train.engine.run_folder import Folder
 from localsgd.train.engine.watching import Watching
@@ -52,6 +52,8 @@ class Execution:
         observer: shows the progress.
         checkpoint_every: evaluations between checkpoints.
         watching: measurements during training.
+        by_worker: evaluations look at the workers' own models too, and at their drift, as loggers
+            want; equal on all processes.
         seconds: training time so far, without evaluation and saving.
         paused: seconds so far that were no training, by activity.
     """
@@ -61,11 +63,13 @@ class Execution:
     observer: Observer
     checkpoint_every: int = 1
     watching: Watching = field(default_factory=Watching)
+    by_worker: bool = False
     seconds: float = 0.0
     paused: dict[str, float] = field(default_factory=dict)
     _since: float = field(default=0.0, init=False)
     _stop: bool = field(default=False, init=False)
     _saved_step: int | None = field(default=None, init=False)
+    _drift: dict[str, float] | None = field(default=None, init=False)
 
     @property
     def leads(self) -> bool:
@@ -94,11 +98,22 @@ class Execution:
         self._due = evaluation_steps(assembly.plan)
         self.observer.started(assembly)
         self.watching.start(assembly)
+        if self.by_worker:
+            assembly.workers.around_steps(after=self._before_sync)
         self._since = time.perf_counter()
         if assembly.workers.step < assembly.plan.steps:
             with self._stoppable():
                 assembly.advance(self._after_step)
         return self._finish()
+
+    def _before_sync(self) -> None:
+        """Measures drift where it is evaluated, before a sync that may end the local step."""
+        if self.assembly.workers.step + 1 in self._due:  # the step is not counted yet
+            with self._off_the_clock("evaluating"):
+                self._drift = self._measured_drift()
+
+    def _measured_drift(self) -> dict[str, float]:
+        return drift_of(self.assembly.workers.params, self.assembly.placement.world)
 
     def _after_step(self) -> None:
         self.observer.stepped(self.assembly)
@@ -144,9 +159,12 @@ class Execution:
             "ledger": assembly.ledger.state(),
             "seconds": self.seconds,
         }
-        if assembly.run.evaluate_local == "always":
+        if locals_due(assembly.run, self.by_worker):
             own = local_score(assembly)
             row[metric.local] = metric.of(own.loss, own.accuracy)
+        if self.by_worker:  # without a step of an optimizer (a growing batch), as workers are
+            row["drift"] = self._drift or self._measured_drift()
+            self._drift = None
         if self.leads:
             self.folder.append(row)
         self.observer.evaluated(row)
@@ -240,6 +258,11 @@ def evaluation_steps(plan: Plan) -> dict[int, int]:
     return {step: number for number, step in enumerate(ordered, start=1)}
 
 
+def locals_due(run: Run, by_worker: bool) -> bool:
+    """Whether each evaluation judges the workers' own models too."""
+    return run.evaluate_local == "always" or (by_worker and run.evaluate_local != "never")
+
+
 def finite(model: nn.Module) -> bool:
     """Whether all weights are finite."""
     return all(bool(value.isfinite().all()) for value in model.parameters())
@@ -262,6 +285,7 @@ def prepare(
     waiting: Waiting = nullcontext,
     checkpoint_every: int = 1,
     watching: Watching | None = None,
+    by_worker: bool = False,
     own: Own = NAMED,
 ) -> Execution:
     """Assembles `run`, which is completed, on this process's share of the workers.
@@ -274,6 +298,7 @@ def prepare(
         waiting: a context around the time in which this process waits for others.
         checkpoint_every: evaluations from one checkpoint to the next.
         watching: what is measured while it trains.
+        by_worker: as of `Execution`.
         own: parts that are given as objects.
     """
     device = pick_device(run.device, local_rank)
@@ -284,7 +309,8 @@ def prepare(
     assembly = assemble(run, task, placement, device, waiting, weights=not kept, own=own)
     check_same("starting point", starting_point(assembly))
     watching = watching or Watching()
-    execution = Execution(assembly, Folder(path), observer, checkpoint_every, watching)
+    folder = Folder(path)
+    execution = Execution(assembly, folder, observer, checkpoint_every, watching, by_worker)
     if resuming:
         execution.resume()
     else:

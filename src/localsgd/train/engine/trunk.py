@@ -29,7 +29,7 @@ from localsgd.train.config.run import Run, to_json
 from localsgd.train.data import tasks
 from localsgd.train.data.task import Task
 from localsgd.train.engine.assembly import Assembly
-from localsgd.train.engine.execution import Execution, evaluation_steps, prepare
+from localsgd.train.engine.execution import Execution, evaluation_steps, locals_due, prepare
 from localsgd.train.engine.observer import Observer, Observers
 from localsgd.version import __version__
 
@@ -118,18 +118,20 @@ def start(
     steps = milestones(assembly.plan)
     if not steps or not execution.alone:
         return
-    maker = _Maker(plain(assembly.run), assembly.task, scratch / "trunks", version, observer)
+    by_worker = execution.by_worker
+    run = plain(assembly.run, by_worker)
+    maker = _Maker(run, assembly.task, scratch / "trunks", version, observer, by_worker)
     _thaw(execution, torch.load(maker.trained(steps), weights_only=True))
 
 
-def plain(run: Run) -> Run:
+def plain(run: Run, by_worker: bool = False) -> Run:
     """Mini-batch SGD with all that a run sets beside its local steps."""
     return msgspec.structs.replace(
         run,
         method="mini-batch",
         local_steps=(1,) * len(run.local_steps or (1,)),
         switch="first-decay",
-        evaluate_local="always" if run.evaluate_local == "always" else "never",
+        evaluate_local="always" if locals_due(run, by_worker) else "never",
     )
 
 
@@ -142,6 +144,7 @@ class _Maker:
     folder: Path
     version: object
     observer: Observer | None
+    by_worker: bool
 
     def trained(self, steps: list[int]) -> Path:
         """The file of the trunk at the last of `steps`, made where it is missing."""
@@ -156,7 +159,7 @@ class _Maker:
     def _train(self, step: int, earlier: Path | None, path: Path) -> None:
         folder = path.with_suffix(".run")
         until = Until(step, self.observer or Observer())
-        execution = opened(self.run, self.task, folder, until)
+        execution = opened(self.run, self.task, folder, until, self.by_worker)
         if earlier is not None and execution.assembly.workers.step == 0:
             _thaw(execution, torch.load(earlier, weights_only=True))
         try:
@@ -173,16 +176,26 @@ class _Maker:
         run, task = self.run, self.task
         usual = run.train_samples or tasks.card(run.task).train_size
         size = "" if task.train_size == usual else f"-{task.train_size}-{task.classes}"
-        version = f"{__version__}-{self.version}"
+        version = f"{__version__}-{self.version}" + "-by-worker" * self.by_worker
         return hashlib.sha256(to_json(run) + f"{version}{size}".encode()).hexdigest()[:16]
 
 
-def opened(run: Run, task: Task, folder: Path, observer: Observer) -> Execution:
+def opened(
+    run: Run, task: Task, folder: Path, observer: Observer, by_worker: bool = False
+) -> Execution:
     """A run in that folder, which goes on where it was cut off."""
     begun = (folder / "run.json").is_file()
     if not begun:
         shutil.rmtree(folder, ignore_errors=True)
-    return prepare(run, task, folder, observer, resuming=begun, checkpoint_every=CHECKPOINT_EVERY)
+    return prepare(
+        run,
+        task,
+        folder,
+        observer,
+        resuming=begun,
+        checkpoint_every=CHECKPOINT_EVERY,
+        by_worker=by_worker,
+    )
 
 
 def _frozen(execution: Execution) -> dict[str, Any]:

@@ -34,6 +34,7 @@ def opened(
     timeout: timedelta,
     checkpoint_every: int = 1,
     watch: str = "",
+    by_worker: bool = False,
     own: Own = NAMED,
 ) -> Generator[Execution]:
     """The run, ready to train; inside, no other process can write its folder.
@@ -49,9 +50,10 @@ def opened(
         timeout: of a collective.
         checkpoint_every: evaluations from one checkpoint to the next.
         watch: what is measured during training; as before if empty.
+        by_worker: evaluations look at the workers' own models too, and at their drift.
         own: parts that are given as objects.
     """
-    check_same("configuration", f"{_lines(wanted)}\nout={path}\nwatch={watch}")
+    check_same("configuration", f"{_lines(wanted)}\nout={path}\nwatch={watch}\n{by_worker=}")
     leads = world.rank == 0
     with naming_parts(wanted), ExitStack() as held:
         if leads and resuming:
@@ -68,6 +70,7 @@ def opened(
                 waiting=heartbeat.waiting,
                 checkpoint_every=checkpoint_every,
                 watching=watching_of(watch or watched(path), path),
+                by_worker=by_worker,
                 own=own,
             )
         if leads and not resuming:  # the folder is there now

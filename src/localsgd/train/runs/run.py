@@ -53,6 +53,8 @@ class Limits:
         heartbeat_seconds: within which all processes stop after one has died or hangs.
         timeout_minutes: of one collective; it must be longer than the slowest round.
         watch: what to measure during training, as `--watch`.
+        by_worker: evaluations look at the workers' own models too, and at their drift, as with
+            `--log`.
     """
 
     data_dir: Path | str | None = None
@@ -60,6 +62,7 @@ class Limits:
     heartbeat_seconds: float = 30.0
     timeout_minutes: float = 120.0
     watch: str = ""
+    by_worker: bool = False
 
 
 class Run:
@@ -167,6 +170,7 @@ class Run:
                     timeout=timedelta(seconds=seconds),
                     checkpoint_every=limits.checkpoint_every,
                     watch=limits.watch,
+                    by_worker=limits.by_worker,
                     own=self._own,
                 )
                 with carried_out as execution, _going_on_here():
