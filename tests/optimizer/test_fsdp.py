@@ -251,8 +251,23 @@ def places(optimizer: LocalSGD) -> list[bool]:
     return list(found.values())
 
 
+def addresses(model: nn.Module) -> list[int]:
+    return [local(p).data_ptr() for p in model.parameters()]
+
+
+def pads_anew() -> bool:
+    """Whether FSDP alone moves the padded shards of this rank when a state is loaded.
+
+    PyTorch 2.9 does, even if they are padded already.
+    """
+    model = sharded(net(), meshes(2, SHARDS))
+    before = addresses(model)
+    model.load_state_dict(model.state_dict())
+    return addresses(model) != before
+
+
 def where_shards_lie() -> None:
-    """All lie in the row, whether FSDP pads them or not, and a sync takes no new memory."""
+    """All lie in the row but padded ones that FSDP moves, and a sync takes no new memory."""
     model, optimizer = mesh_and_optimizer(perceptron(4, 256, 256, 3, 1), local_steps=1 << 30)
     worker, position = rank_of_worker()
     even = [p.shape[0] % SHARDS == 0 for p in model.parameters()]
@@ -260,7 +275,7 @@ def where_shards_lie() -> None:
     # FSDP pads the shorter ones.
     assert sum(len(row.padded) for row in optimizer._rows) == 2 * position
     train([optimizer], model, worker, range(2), position)
-    before = [local(p).data_ptr() for p in model.parameters()]
+    before, moves = addresses(model), pads_anew()
     model.load_state_dict(model.state_dict())  # after which FSDP looks for its memory anew
     optimizer.finish()
     train([optimizer], model, worker, range(2, 3), position)
@@ -268,21 +283,26 @@ def where_shards_lie() -> None:
         optimizer._loop.sync()
     taken = sum(max(0, event.self_cpu_memory_usage) for event in profiled.key_averages())
     assert taken < 0.05 * sum(row.values.nbytes for row in optimizer._rows)
-    assert [local(p).data_ptr() for p in model.parameters()] == before
-    assert all(places(optimizer))
+    empty = [not local(p).numel() for p in model.parameters()]
+    stay = [any(case) for case in zip(even, empty, [not moves] * 8, strict=True)]
+    assert places(optimizer) == stay
+    assert all(stay) or sum(stay) == 6  # all, or all but the two padded ones
+    for now, earlier, stays in zip(addresses(model), before, stay, strict=True):
+        assert now == earlier or not stays
     alike(whole(model))
 
 
 def moved_by_fsdp() -> None:
     """Padded shards that FSDP has moved, at once or in the middle of training, are copied."""
     worker, position = rank_of_worker()
-    ends = []
+    moves, ends = pads_anew(), []
     for moved in ("never", "at once", "later"):
         with mock.patch.object(
             model_rows, "padded_shards", (lambda _: {}) if moved == "at once" else padded_shards
         ):
             model, optimizer = mesh_and_optimizer(net(), local_steps=2)
-        assert all(places(optimizer)) == (moved != "at once" or not position)
+        at_once = moves or (moved == "at once" and position == 1)
+        assert all(places(optimizer)) == (not at_once)
         train([optimizer], model, worker, range(3), position)
         if moved == "later":
             for shard in padded_shards(model).values():

@@ -266,12 +266,16 @@ class _Harmless(pickle.Unpickler):
 
 @contextmanager
 def _quiet(alone: bool) -> Generator[None]:
-    """A context without PyTorch's warning that there is one process, where that is meant so."""
-    if not alone:
-        yield
-        return
+    """A context without warnings of PyTorch that mean nothing here.
+
+    Args:
+        alone: whether there is meant to be one process.
+    """
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is")
+        # PyTorch 2.9 asks tensors for their typed storage when it writes them.
+        warnings.filterwarnings("ignore", message="TypedStorage is deprecated", category=UserWarning)
+        if alone:
+            warnings.filterwarnings("ignore", message="torch.distributed is")
         yield
 
 
