@@ -41,12 +41,12 @@ def test_what_depends_on_the_run_is_no_fact(method: str) -> None:
     text = previewed(epochs=4, method=method, local_steps=(4,))
     if method == "adacomm":
         assert "at first  H = 4  ....1....1....1" in text
-        assert "if H stays: 11 syncs (25.0 % of steps)  11.5 kB per worker" in text
+        assert "if H stays: 11 syncs (25.0 % of steps)  11.4 kB per worker" in text
     else:
         assert "at first  H = 1  .1.1.1" in text
         assert "if H stays: 44 syncs (100.0 % of steps)" in text
-    # 44 syncs of 1,000 bytes, and 48 of what schedules see
-    assert "depends on the run: at most 46.1 kB per worker, by a sync after every step" in text
+    # 44 syncs of 1,000 bytes, and 40 of what schedules see
+    assert "depends on the run: at most 45.8 kB per worker, by a sync after every step" in text
     assert text.count("H = ") == 1
 
 
