@@ -273,7 +273,7 @@ def _quiet(alone: bool) -> Generator[None]:
     """
     with warnings.catch_warnings():
         # PyTorch 2.9 asks tensors for their typed storage when it writes them.
-        warnings.filterwarnings("ignore", message="TypedStorage is deprecated", category=UserWarning)
+        warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
         if alone:
             warnings.filterwarnings("ignore", message="torch.distributed is")
         yield
