@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage
 from torch.distributed.tensor import DTensor
 
 from localsgd import LocalSGD
@@ -54,6 +55,17 @@ def sharded(model: nn.Sequential, mesh: DeviceMesh) -> nn.Sequential:
         if any(True for _ in part.parameters()):
             fully_shard(part, mesh=mesh["shard"])
     return fully_shard(model, mesh=mesh["shard"])
+
+
+def pipeline_stage(part: nn.Module, index: int, group: dist.ProcessGroup) -> PipelineStage:
+    """One of two stages.
+
+    PyTorch 2.9 opens the connections of stages by sending an int64 to where a float32 is awaited,
+    which ends the process over gloo. Without that gloo opens them all the same.
+    """
+    stage = PipelineStage(part, index, 2, torch.device("cpu"), group=group)
+    stage._get_init_p2p_neighbors_ops = list
+    return stage
 
 
 def halves(worker: int, step: int) -> list[tuple[Tensor, Tensor]]:

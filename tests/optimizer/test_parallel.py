@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.pipelining import ScheduleGPipe
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -23,7 +23,15 @@ from localsgd.reduce import CompressedMean, Sign
 from localsgd.rows.shards import local
 from tests.distributed.harness import run
 from tests.optimizer.reference import assert_bits, assert_same
-from tests.optimizer.sharded import Values, halves, momentum, perceptron, train, whole
+from tests.optimizer.sharded import (
+    Values,
+    halves,
+    momentum,
+    perceptron,
+    pipeline_stage,
+    train,
+    whole,
+)
 
 STEPS = 7
 
@@ -37,9 +45,9 @@ CASES: dict[str, dict[str, Any]] = {
 class Block(nn.Module):
     """Two layers that tensor parallelism cuts, and one that it leaves whole on each rank."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 6) -> None:
         super().__init__()
-        layers = perceptron(4, 6, 4, 2)
+        layers = perceptron(4, width, 4, 2)
         self.up, self.down, self.out = layers[0], layers[2], layers[4]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -49,14 +57,16 @@ class Block(nn.Module):
 PLAN = {"up": ColwiseParallel, "down": RowwiseParallel}
 
 
-def parallel(mesh: DeviceMesh) -> nn.Module:
-    return parallelize_module(Block(), mesh, {name: style() for name, style in PLAN.items()})
+def parallel(mesh: DeviceMesh, width: int = 6) -> nn.Module:
+    return parallelize_module(Block(width), mesh, {name: style() for name, style in PLAN.items()})
 
 
-def of_one_rank(cases: dict[str, dict[str, Any]], part: int | None) -> dict[str, Values]:
+def of_one_rank(
+    cases: dict[str, dict[str, Any]], part: int | None, width: int = 6
+) -> dict[str, Values]:
     found = {}
     for name, keywords in cases.items():
-        model = Block()
+        model = Block(width)
         optimizer = LocalSGD(momentum(model), model, **keywords)
         train([optimizer], model, dist.get_rank(), range(STEPS), part)
         found[name] = whole(model)
@@ -100,22 +110,35 @@ def test_tensor_parallel_workers() -> None:
             assert_same(found[name], one[rank // 2][name])
 
 
-def by_shard_and_tensor() -> Values:
+def by_shard_and_tensor(width: int) -> Values | str:
+    """The weights after training; or what is said, where PyTorch gathers them wrong."""
     names = ("replicate", "shard", "tp")
     mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=names)
     worker = mesh.get_local_rank("replicate")
-    model = parallel(mesh["tp"])
+    model = parallel(mesh["tp"], width)
     fully_shard(model, mesh=mesh["shard"])
-    optimizer = LocalSGD(momentum(model), model, topology=mesh["replicate"], **CASES["post-local"])
+    gathered, given = whole(model), whole(Block(width))
+    keywords = {"topology": mesh["replicate"], **CASES["post-local"]}
+    if not all(torch.equal(gathered[name], value) for name, value in given.items()):
+        with pytest.raises(UserError) as caught:
+            LocalSGD(momentum(model), model, **keywords)
+        return str(caught.value)
+    optimizer = LocalSGD(momentum(model), model, **keywords)
     train([optimizer], model, worker, range(STEPS), mesh.get_local_rank("shard"))
     return whole(model)
 
 
-def test_three_axes() -> None:
+@pytest.mark.parametrize("width", [4, 6])
+def test_three_axes(width: int) -> None:
+    """Of 6, each rank of tensor parallelism has 3, which FSDP cuts unevenly."""
     cases = {"post-local": CASES["post-local"]}
-    one, two = run(2, of_one_rank, cases, None), run(8, by_shard_and_tensor)
+    one, two = run(2, of_one_rank, cases, None, width), run(8, by_shard_and_tensor, width)
     for rank, found in enumerate(two):
-        assert_same(found, one[rank // 4]["post-local"])
+        if isinstance(found, str):
+            assert width == 6
+            assert "up.weight (6, 4) is cut unevenly" in found
+        else:
+            assert_same(found, one[rank // 4]["post-local"])
 
 
 def stages() -> tuple[dict[str, Values], str]:
@@ -126,7 +149,7 @@ def stages() -> tuple[dict[str, Values], str]:
         model = perceptron(4, 6, 4, 2)
         names = [[n for n, _ in model.named_parameters()][4 * index : 4 * index + 4]]
         part = nn.Sequential(*(model[:4] if index == 0 else model[4:]))
-        stage = PipelineStage(part, index, 2, torch.device("cpu"), group=mesh["stage"].get_group())
+        stage = pipeline_stage(part, index, mesh["stage"].get_group())
         schedule = ScheduleGPipe(stage, 2, loss_fn=lambda found, y: (found - y).square().mean())
         optimizer = LocalSGD(momentum(part), part, topology=mesh["replicate"], **keywords)
         lengths = []

@@ -11,13 +11,20 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.pipelining import ScheduleGPipe
 
 import localsgd
 from localsgd import LocalSGD, UserError
 from tests.distributed.harness import run
 from tests.optimizer.reference import assert_bits, assert_same
-from tests.optimizer.sharded import Values, halves, momentum, perceptron, whole
+from tests.optimizer.sharded import (
+    Values,
+    halves,
+    momentum,
+    perceptron,
+    pipeline_stage,
+    whole,
+)
 
 STOP, END, STAGES = 6, 11, 2
 KEYWORDS: dict[str, Any] = {"local_steps": 4, "reducer": "ef-sign", "outer": "diloco"}
@@ -38,7 +45,7 @@ class Worker:
         if renamed and self.last:  # names that the other stage has too
             self.part = nn.Sequential(*self.part[4:])
         group = mesh["stage"].get_group()
-        stage = PipelineStage(self.part, index, STAGES, torch.device("cpu"), group=group)
+        stage = pipeline_stage(self.part, index, group)
         self._schedule = ScheduleGPipe(stage, 2, loss_fn=lambda x, y: (x - y).square().mean())
         self.optimizer = LocalSGD(
             momentum(self.part), self.part, topology=mesh["replicate"], **KEYWORDS

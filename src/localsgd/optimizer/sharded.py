@@ -22,8 +22,17 @@ from localsgd.averaging.placement import Placement
 from localsgd.errors import UserError
 from localsgd.reduce.compressor import scale_dtype
 from localsgd.rows.model_rows import Row
-from localsgd.rows.shards import cut_along, fsdp_modules, is_sharded, ranks_of
+from localsgd.rows.shards import (
+    cut_along,
+    cut_twice_unevenly,
+    fsdp_modules,
+    is_sharded,
+    ranks_of,
+)
 from localsgd.wire.presence import Event, Presence, named
+
+KNOWS_UNEVEN_CUTS = "2.13"
+"""The PyTorch whose `full_tensor()` is right for what `cut_twice_unevenly`; 2.9's is wrong."""
 
 
 def peers_of(topology: Any, processes: int) -> list[int]:
@@ -65,7 +74,8 @@ def check_wrappers(model: nn.Module, wrapped_in_ddp: bool) -> None:
 
 
 def check_shards(model: nn.Module, rows: Sequence[Row], worker: Sequence[int]) -> None:
-    """Refuses parameters that several workers share, or that ranks of one worker train apart.
+    """Refuses parameters that several workers share, that ranks of one worker train apart, or that
+    PyTorch would gather wrong.
 
     Args:
         worker: the ranks of this worker.
@@ -86,6 +96,13 @@ def check_shards(model: nn.Module, rows: Sequence[Row], worker: Sequence[int]) -
     if len(worker) == 1 or not fsdp_modules(model):
         return
     for name, parameter in synchronised:
+        if torch.__version__ < KNOWS_UNEVEN_CUTS and cut_twice_unevenly(parameter):
+            raise UserError(
+                f"{name} {tuple(parameter.shape)} is cut unevenly by FSDP after tensor "
+                f"parallelism, and torch {torch.__version__} gathers and saves such a tensor in a "
+                f"wrong order; use torch {KNOWS_UNEVEN_CUTS} or newer, or a length that all ranks "
+                "of a worker divide evenly"
+            )
         if not is_sharded(parameter):
             raise UserError(
                 f"{name} trains and is in no fully_shard (or in its ignored_params), so that the "

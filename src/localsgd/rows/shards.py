@@ -55,6 +55,18 @@ def cut_along(tensor: Tensor) -> tuple[int | str, ...]:
     return tuple(name for name, placement in pairs if not placement.is_replicate())
 
 
+def cut_twice_unevenly(tensor: Tensor) -> bool:
+    """Whether FSDP has cut, along the same axis and unevenly, what tensor parallelism had cut."""
+    if not is_sharded(tensor):
+        return False
+    ways = [
+        (placed.dim, placed.split_factor * tensor.device_mesh.size(axis))
+        for axis, placed in enumerate(tensor.placements)
+        if hasattr(placed, "split_factor")  # a private class of PyTorch has it
+    ]
+    return any(tensor.shape[dim] % pieces for dim, pieces in ways)
+
+
 def described_placement(tensor: Tensor) -> str:
     """How a `DTensor` is placed, in words that are equal on ranks whose shards may be averaged."""
     if not is_sharded(tensor):
