@@ -34,6 +34,13 @@ PRELOADED = ["torch.distributed", "torch._dynamo", "pytest", "hypothesis", "test
 """What children need, imported once: the first optimizer of a process imports dynamo."""
 
 
+THREADS = 80
+"""Threads of a process, above which its crew is replaced.
+
+Those of gloo stay when their groups are gone, and each wakes a hundred times a second.
+"""
+
+
 class ChildFailed(AssertionError):
     """A process raised, died or did not answer; the text has its traceback."""
 
@@ -90,6 +97,11 @@ class Crew:
                 raise ChildFailed("\n".join(failures))
         return [answers[rank] for rank in range(len(self.connections))]
 
+    @property
+    def crowded(self) -> bool:
+        tasks = Path(f"/proc/{self._processes[0].pid}/task")
+        return tasks.is_dir() and len(os.listdir(tasks)) > THREADS
+
     def close(self) -> None:
         if _crews.get(len(self.connections)) is self:
             del _crews[len(self.connections)]
@@ -132,7 +144,10 @@ def run(
     crew = _crews.get(processes)
     if crew is None:
         crew = _crews[processes] = Crew(processes)
-    return crew.run(function, arguments, seconds)
+    answers = crew.run(function, arguments, seconds)
+    if crew.crowded:
+        crew.close()
+    return answers
 
 
 @atexit.register
