@@ -37,7 +37,7 @@ PRELOADED = ["torch.distributed", "torch._dynamo", "pytest", "hypothesis", "test
 THREADS = 80
 """Threads of a process, above which its crew is replaced.
 
-Those of gloo stay when their groups are gone, and each wakes a hundred times a second.
+Gloo's stay as long as anything holds their group, and each wakes a hundred times a second.
 """
 
 
