@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import time
 import warnings
 from typing import Any
@@ -160,3 +161,34 @@ def test_both_rates_are_of_one_step(at: int, of: int) -> None:
 def test_what_was_told_before_a_state_was_loaded_is_not_compared() -> None:
     assert spoken([(4, "[0, 2, [0.7]]")], loads=1) == []
     assert len(spoken([(4, "[1, 2, [0.7]]")], loads=1)) == 1
+
+
+class OtherRank:
+    """Rank 1 of two; rank 0 is two steps ahead, with another rate."""
+
+    rank, peers = 1, range(2)
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def numbered(self) -> int:
+        return 1
+
+    def leave(self, name: str, text: str) -> None:
+        self.texts.append(text)
+
+    def left(self, name: str, rank: int) -> str:
+        return json.dumps([0, 3, [0.2]])
+
+
+def test_a_rank_that_has_warned_still_tells_its_rates() -> None:
+    """The rank before it may not have noticed."""
+    presence: Any = OtherRank()
+    settings = SameSettings(torch.optim.SGD([torch.zeros(1)], lr=0.1), presence)
+    with mock.patch.object(same_settings, "TOLD_SECONDS", 0.0):
+        settings.stepped(1)
+        settings.stepped(2)
+        with pytest.warns(UserWarning, match="rank 0 has 0.2, rank 1 has 0.1 at step 3"):
+            settings.stepped(3)
+        settings.stepped(4)
+    assert [json.loads(text)[1] for text in presence.texts] == [1, 2, 3, 4]

@@ -66,10 +66,12 @@ class SameSettings:
         if self._ahead is not None and self._ahead[0] <= step:
             self._compare(*self._ahead)
             self._ahead = None
-        if not self._warned and time.monotonic() - self._told_at > TOLD_SECONDS:
+        if time.monotonic() - self._told_at > TOLD_SECONDS:
             self._told_at = time.monotonic()
+            # Also after a warning of this rank: the rank before it may not have noticed.
             self._presence.leave(self._name, json.dumps([self._loads, step, rates]))
-            self._look(step)
+            if not self._warned:
+                self._look(step)
 
     def _look(self, step: int) -> None:
         left = self._presence.left(self._name, self._next)
