@@ -8,6 +8,7 @@ and a call that takes too long ends with the names of those who hang.
 from __future__ import annotations
 
 import atexit
+import gc
 import multiprocessing
 import os
 import pickle
@@ -32,13 +33,6 @@ SECONDS = float(os.environ.get("LOCALSGD_TEST_SECONDS", "100"))
 
 PRELOADED = ["torch.distributed", "torch._dynamo", "pytest", "hypothesis", "tests.cases"]
 """What children need, imported once: the first optimizer of a process imports dynamo."""
-
-
-THREADS = 80
-"""Threads of a process, above which its crew is replaced.
-
-Gloo's stay as long as anything holds their group, and each wakes a hundred times a second.
-"""
 
 
 class ChildFailed(AssertionError):
@@ -97,11 +91,6 @@ class Crew:
                 raise ChildFailed("\n".join(failures))
         return [answers[rank] for rank in range(len(self.connections))]
 
-    @property
-    def crowded(self) -> bool:
-        tasks = Path(f"/proc/{self._processes[0].pid}/task")
-        return tasks.is_dir() and len(os.listdir(tasks)) > THREADS
-
     def close(self) -> None:
         if _crews.get(len(self.connections)) is self:
             del _crews[len(self.connections)]
@@ -144,10 +133,7 @@ def run(
     crew = _crews.get(processes)
     if crew is None:
         crew = _crews[processes] = Crew(processes)
-    answers = crew.run(function, arguments, seconds)
-    if crew.crowded:
-        crew.close()
-    return answers
+    return crew.run(function, arguments, seconds)
 
 
 @atexit.register
@@ -170,6 +156,7 @@ def _serve(rank: int, processes: int, connection: Connection) -> None:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     warnings.simplefilter("error")
+    gc.freeze()  # What was imported is not looked at again.
     connection.send_bytes(b"ready")
     while True:
         try:
@@ -184,6 +171,7 @@ def _result(rank: int, processes: int, store: str, seconds: float, call: bytes) 
     try:
         if dist.is_initialized():
             dist.destroy_process_group()
+            gc.collect()  # Gloo's threads end with the last reference to their group.
         function, arguments = pickle.loads(call)
         dist.init_process_group(
             "gloo",

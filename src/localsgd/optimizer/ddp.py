@@ -9,6 +9,7 @@ synchronisation is off, and nothing is sent.
 # No `from __future__ import annotations`: DDP compares the hook's annotations with types.
 
 import gc
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
@@ -17,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
@@ -90,11 +92,7 @@ class Overlap:
         self.named: Callable[[], AbstractContextManager[None]] = nullcontext
         self.says: Callable[[], None] = lambda: None
         self.averaged = False
-        self.registered = False
         self._running: list[Running] = []
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Overlap, ()  # A copied or loaded DDP has a reducer of its own, without the hook.
 
     def start(self, bucket: Tensor, first: bool) -> Future[Tensor]:
         """Takes a bucket `[n]` of this worker's gradients; the future has their mean."""
@@ -141,8 +139,33 @@ class Overlap:
         self.averaged = True
 
 
-def average_bucket(overlap: Overlap, bucket: dist.GradBucket) -> Future[Tensor]:
-    """The communication hook of DDP."""
+class Hooked:
+    """What DDP's hook is called with.
+
+    DDP's reducer keeps it where Python's garbage collector can't look, so that it must not hold
+    what holds the model.
+
+    Args:
+        group: DDP's processes; `None` if DDP's reducer does not have the hook.
+
+    Attributes:
+        overlap: a weak reference to what averages the buckets.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self.group = group
+        self.overlap: Callable[[], Overlap | None] = lambda: None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Hooked, ()  # A copied or loaded DDP has a reducer of its own, without the hook.
+
+
+def average_bucket(hooked: Hooked, bucket: dist.GradBucket) -> Future[Tensor]:
+    """The communication hook of DDP; as DDP itself once the `LocalSGD` is deleted."""
+    overlap = hooked.overlap()
+    if overlap is None:
+        assert hooked.group is not None
+        return allreduce_hook(hooked.group, bucket)
     with torch.no_grad(), overlap.named():
         return overlap.start(bucket.buffer(), first=bucket.index() == 0)
 
@@ -171,17 +194,16 @@ def overlap_of(ddp: DistributedDataParallel, parameters: set[int], multiple: int
     reduced = {id(p) for p in ddp.parameters() if p.requires_grad}
     if reduced != parameters:
         return None
-    for hook, state in ddp._comm_hooks:
-        if hook is average_bucket and isinstance(state, Overlap) and state.registered:
-            state.multiple = multiple
-            return state
     overlap = Overlap(multiple)
-    try:
-        ddp.register_comm_hook(overlap, average_bucket)
-    except RuntimeError as error:
-        raise UserError(
-            "the DistributedDataParallel model has a communication hook already, and LocalSGD "
-            'needs its own to average gradients; leave yours out, or choose average="models"'
-        ) from error
-    overlap.registered = True
+    hooks = [s for _, s in ddp._comm_hooks if isinstance(s, Hooked) and s.group is not None]
+    hooked = hooks[0] if hooks else Hooked(ddp.process_group)
+    if not hooks:
+        try:
+            ddp.register_comm_hook(hooked, average_bucket)
+        except RuntimeError as error:
+            raise UserError(
+                "the DistributedDataParallel model has a communication hook already, and LocalSGD "
+                'needs its own to average gradients; leave yours out, or choose average="models"'
+            ) from error
+    hooked.overlap = weakref.ref(overlap)
     return overlap

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -93,13 +94,19 @@ def overlap_of_shards(model: nn.Module, rows: Iterable[Row], multiple: int) -> S
         for group, parameters in _groups(model):
             whole = _scalars(parameters)
             for module in group:
-                hook = partial(overlap.average, names[id(module)], whole)
+                hook = partial(_average, ref(overlap), names[id(module)], whole)
                 module.set_all_reduce_hook(hook)
     except ValueError:  # Some module has parameters on several meshes.
         for module in modules:
             _take_off(module)
         return None
     return overlap
+
+
+def _average(overlap: ref[ShardOverlap], name: str, whole: int | None, gradients: Tensor) -> None:
+    """Nothing once the `LocalSGD` is deleted, which the model must not hold."""
+    if (found := overlap()) is not None:
+        found.average(name, whole, gradients)
 
 
 def _take_off(module: Any) -> None:

@@ -17,6 +17,7 @@ from torch.optim.optimizer import (
     _global_optimizer_pre_hooks,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.hooks import RemovableHandle
 
 from localsgd.errors import UserError
 from localsgd.optimizer.wrapping import called_by
@@ -98,10 +99,9 @@ class InnerSteps:
         self._own = False
         self._looked = workers == 1 or not alone
         if before := _watching.pop(inner, None):
-            before._handle.remove()  # Of a LocalSGD that was made of the same optimizer before.
+            before.remove()  # Of a LocalSGD that was made of the same optimizer before.
         if workers > 1 and hasattr(inner, "_optimizer_step_pre_hooks"):
-            self._handle = inner.register_step_pre_hook(self._begins)
-            _watching[inner] = self
+            _watching[inner] = inner.register_step_pre_hook(self._begins)
 
     @contextmanager
     def own(self) -> Generator[None]:
@@ -149,7 +149,8 @@ class InnerSteps:
             )
 
 
-_watching: WeakKeyDictionary[Optimizer, InnerSteps] = WeakKeyDictionary()
+_watching: WeakKeyDictionary[Optimizer, RemovableHandle] = WeakKeyDictionary()
+"""Its values hold no optimizer, which would stay for ever."""
 
 
 def makes_state(inner: Optimizer) -> bool:
