@@ -13,7 +13,7 @@ from localsgd.errors import UserError
 from localsgd.optimizer.inner_optimizer import learning_rate_of
 from localsgd.schedule.observations import Observations
 from localsgd.schedule.progress import Schedule
-from localsgd.schedule.signals import FLAGS, Signals
+from localsgd.schedule.signals import Signals
 from localsgd.wire import Collective, Ledger
 
 
@@ -103,7 +103,7 @@ class Reports:
 
     def nothing(self) -> Tensor:
         """Of the shape of `own`, for a worker that has trained nothing."""
-        return torch.zeros(1, FLAGS if self.signals.flagged else 5 + 2 * len(self.signals.reported))
+        return torch.zeros(1, self.signals.width)
 
     def take(self, rows: Tensor) -> None:
         """Takes in what all workers told, `[K, n]`, a sync after they did."""

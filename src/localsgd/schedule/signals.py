@@ -202,6 +202,11 @@ class Signals:
         self._decay.see(rate)
         return [float(self._decay.decayed), float(self._decay.creeping)]
 
+    @property
+    def width(self) -> int:
+        """Numbers that a worker tells."""
+        return FLAGS if self.flagged else Signal.width(self.reported)
+
     def exchange(self, own: Tensor | None, carried: Tensor | None = None) -> None:
         """Takes in what was started at the last call and starts the next.
 
