@@ -14,7 +14,7 @@ hierarchical local SGD with as many syncs of all (8 blocks of 2 and 2 blocks of 
 
 The network is ResNet-20 with identity shortcuts. The rate is scaled linearly from 0.2 for 128
 samples, warmed up over 1/60 of the run, and falls tenfold at 50 % and 75 %. Nesterov momentum 0.9,
-weight decay 1e-4, crops and flips, float32.
+weight decay 1e-4, crops and flips; bfloat16 by autocast, with weights in float32.
 
 - Rates. Those of A1, A2 and A3 of M1 are tuned on a seed that does not count: the paper's grid of
   five (15/16 to 17/16 of the scaled rate), which grows while the best lies at an end, for A3 with
