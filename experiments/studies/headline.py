@@ -220,11 +220,16 @@ def jobs(scale: Scale) -> list[TrainJob]:
 
 
 def later(records: Records) -> list[Job]:
-    """The first stage that is not done."""
+    """The first stage whose runs are not all done. Measurements that are left of earlier ones come
+    before it and hold nothing up: they may have to wait for another machine.
+    """
+    waiting: list[Job] = []
     for stage in stages(records):
-        if any(records.of(job) is None for job in stage):
-            return stage
-    return []
+        due = [job for job in stage if records.of(job) is None]
+        if any(isinstance(job, TrainJob) for job in due):
+            return [*waiting, *stage]
+        waiting += due
+    return waiting
 
 
 def whole(scale: Scale) -> list[Job]:

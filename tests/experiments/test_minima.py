@@ -203,6 +203,15 @@ def test_two_seeds_are_measured_before_the_next_ones_are_trained() -> None:
     assert not any(job.keep for job in headline.jobs(MEDIUM))
 
 
+def test_a_measurement_that_cannot_be_made_holds_no_run_up() -> None:
+    stage = headline.later(Tuned())
+    done = {canonical(job.key): {} for job in stage if isinstance(job, TrainJob)}
+    then = headline.later(Tuned(done))
+    assert then[:SEEDS] == [job for job in stage if isinstance(job, Minima)]
+    assert {job.run.workers for job in then[SEEDS:] if isinstance(job, TrainJob)} == {1, 16}
+    assert len(then) > SEEDS
+
+
 def test_the_forecast_has_it_and_the_keys_of_the_runs_are_as_they_were(tmp_path: Path) -> None:
     whole = headline.whole(MEDIUM)
     runs = [job for job in whole if isinstance(job, TrainJob)]
