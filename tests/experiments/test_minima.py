@@ -182,7 +182,7 @@ class Tuned:
 
     def of(self, job: Any) -> Record | None:
         if isinstance(job, TrainJob) and job.run.seed == 1000:
-            return {"test_accuracy": 0.9 - (job.run.lr - 0.2) ** 2}
+            return {"test_accuracy": 0.9 - ((job.run.lr or 0.0) - 0.2) ** 2}
         return self.known.get(canonical(job.key))
 
 
@@ -205,7 +205,7 @@ def test_two_seeds_are_measured_before_the_next_ones_are_trained() -> None:
 
 def test_a_measurement_that_cannot_be_made_holds_no_run_up() -> None:
     stage = headline.later(Tuned())
-    done = {canonical(job.key): {} for job in stage if isinstance(job, TrainJob)}
+    done: dict[str, Record] = {canonical(job.key): {} for job in stage if isinstance(job, TrainJob)}
     then = headline.later(Tuned(done))
     assert then[:SEEDS] == [job for job in stage if isinstance(job, Minima)]
     assert {job.run.workers for job in then[SEEDS:] if isinstance(job, TrainJob)} == {1, 16}
