@@ -2,7 +2,8 @@
 
 A run's cost follows from the samples it trains on, of which runs that share a trunk train the first
 ones once. What a sample costs is taken from finished runs of the same network and task; where there
-are none, from the network's operations and a core's usual speed.
+are none, from the network's operations and a core's usual speed. Other jobs may say what they are
+expected to take (`expected_seconds`).
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ def seconds(jobs: Sequence[Job], store: Store, known: Known | None = None) -> fl
             total += own_samples(planned(job), seen) * _of_sample(job, known) + FIXED
         elif record is not None and "seconds" in record:
             total += record["seconds"]
+        elif (expected := getattr(job, "expected_seconds", None)) is not None:
+            total += expected
         else:
             return None
     return total

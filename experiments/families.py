@@ -29,7 +29,7 @@ SHORT = (
     "Every arm has three seeds there, as in the paper, and a verdict takes five: `--seeds 5` runs "
     "the missing ones."
 )
-UNDESIGNED = "Nothing of it is trained there; only M1, M2, M3 and M5 of `studies/headline.py` are."
+UNDESIGNED = "Nothing of it is trained there; only M1 to M5 of `studies/headline.py` are."
 AS_M5 = "It can be shown there, and is not run yet: M5 of `studies/headline.py`, five seeds."
 FAMILIES: dict[str, Family] = {
     "post-local": Family(
@@ -162,8 +162,8 @@ FAMILIES: dict[str, Family] = {
                 "differs it does so by 1 to 2 %, less than is of interest, and explains no gap."
             ),
             "medium": (
-                "It can be shown there, and is not run yet: M4 (`experiments/flat.py`) trains M1's "
-                "network from one first phase a seed and measures it, five seeds."
+                "It can be shown there, and is not run yet: M4 of `studies/headline.py` measures "
+                "M1's models of post-local SGD (H = 16) and of the large batch, five seeds."
             ),
             "paper": SHORT,
         },

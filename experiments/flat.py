@@ -1,7 +1,8 @@
 """What the studies of flatness share: one job a seed, which trains all arms and measures them.
 
 The work is that of `experiments/landscape`, whose design was fixed before it ran; seeds that were
-run there are taken over, not run again.
+run there are taken over, not run again. The medium scale has another design, as flatness is
+measured there of the runs of `studies/headline.py` themselves (M4).
 """
 
 from __future__ import annotations
@@ -16,7 +17,17 @@ from experiments.landscape import claims as flat
 from experiments.landscape.design import ARMS, SETTINGS, Setting
 from experiments.landscape.study import load, one_seed, read, rounded
 from experiments.markdown import spread
-from experiments.study import Cell, Claim, Picture, Record, Records, Scale, ScaleName, Workplace
+from experiments.study import (
+    Cell,
+    Claim,
+    Job,
+    Picture,
+    Record,
+    Records,
+    Scale,
+    ScaleName,
+    Workplace,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,21 +49,6 @@ SETTING: Mapping[ScaleName, Setting] = {
         seeds=1,
     ),
     "small": SETTINGS["fashion-mlp"],
-    "medium": Setting(
-        name="cifar10-resnet20-10k",
-        task="cifar10",
-        model="resnet20-identity",
-        train_samples=10_000,
-        workers=16,
-        batch=32,
-        epochs=80,
-        lr=0.2,
-        lr_batch=128,
-        every=8,
-        samples=500,
-        seeds=5,
-        ground={"channels_last": True},
-    ),
     "paper": Setting(
         name="cifar10-resnet20",
         task="cifar10",
@@ -80,8 +76,6 @@ class FlatJob:
     @property
     def key(self) -> Mapping[str, Any]:
         chosen = {k: v for k, v in asdict(self.setting).items() if k not in ("name", "seeds")}
-        if not self.setting.ground:
-            del chosen["ground"]  # Records from before there was such a setting keep their keys.
         return {"kind": "landscape", **chosen, "seed": self.seed}
 
     @property
@@ -116,7 +110,7 @@ class Flat:
     """The records of all seeds that are done, as `experiments/landscape` reads them."""
 
     records: Records
-    jobs: Sequence[FlatJob]
+    jobs: Sequence[Job]
     seeds: Sequence[flat.Records]
 
     @staticmethod
@@ -136,9 +130,11 @@ class Flat:
 
     def claims(self, wanted: Callable[[flat.Claim], bool], place: str) -> list[Claim]:
         """Those of the earlier design that a figure is about."""
-        return [self._judged(one, place) for one in flat.all_claims() if wanted(one)]
+        return [self.judged(one, place) for one in flat.all_claims() if wanted(one)]
 
-    def _judged(self, claim: flat.Claim, place: str) -> Claim:
+    def judged(self, claim: flat.Claim, place: str) -> Claim:
+        """A claim by the one rule; seeds without a result leave it undecided."""
+        lacking = f"{len(self.seeds)} of {len(self.jobs)} seeds have a result"
         first = claim.text[0]
         sentence = (first if first == "λ" else first.upper()) + claim.text[1:] + "."
         return conclude(
@@ -153,6 +149,7 @@ class Flat:
             show=claim.show,
             least=claim.least,
             seeds=len(self.jobs),
+            reservation=lacking if len(self.seeds) < len(self.jobs) else "",
         )
 
     def picture(self, name: str, title: str, draw: Callable[[flat.Records], Figure]) -> Picture:

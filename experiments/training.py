@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from experiments import made, store
+from experiments.snapshots import Repeats, Snapshots, differs, figure, point
 from experiments.study import Record, Workplace
 from experiments.vocabulary import common_words
 from localsgd.errors import UserError
@@ -29,7 +29,7 @@ from localsgd.train.engine import trunk
 from localsgd.train.engine.assembly import Assembly, pick_device
 from localsgd.train.engine.evaluation import averaged_model, recalibrate, score
 from localsgd.train.engine.execution import Execution
-from localsgd.train.engine.observer import Observer
+from localsgd.train.engine.observer import Observer, Observers
 
 FITTED = 5000
 """Training samples, at most, on which the end of a run is judged."""
@@ -45,11 +45,14 @@ class TrainJob:
         words: of a text, all but the most frequent so many words are read as one; the whole
             vocabulary if not given.
         made: whether the text is one that is made up.
+        keep: shares of the steps after which averaged models are kept in the scratch folder, until
+            what measures them removes them. With or without them it is the same job.
     """
 
     run: Run
     words: int | None = None
     made: bool = False
+    keep: tuple[float, ...] = field(default=(), compare=False)
 
     @property
     def key(self) -> Mapping[str, Any]:
@@ -71,24 +74,70 @@ class TrainJob:
         return f"{run.method}, {model} on {run.task}, K={workers}, H={steps}, seed {run.seed}"
 
     def carry_out(self, place: Workplace) -> Record:
-        task = self._data(place)
+        task = self.task(place)
         run = complete_run(self.run, task.card)
         name = self._name(run)
-        locks = place.scratch / "locks"
-        locks.mkdir(parents=True, exist_ok=True)
-        with trunk.alone(locks / f"{name}.lock"):
-            return place.once(self, lambda: self._trained(run, task, place, name))
+        with trunk.alone(lock(place, name)):
+            return place.once(self, lambda: self._trained(run, task, place.scratch, name))
 
-    def _trained(self, run: Run, task: Task, place: Workplace, name: str) -> Record:
-        folder = place.scratch / "runs" / name
-        execution = trunk.opened(run, task, folder, Observer())
+    def models(self, place: Workplace, record: Record, aside: Path) -> dict[float, nn.Module]:
+        """The averaged models that are to be kept, by share of the steps.
+
+        If the run has left none, because it was carried out on another machine or before they were
+        wanted, it is trained again, and must end in the weights of its record.
+
+        Args:
+            place: where it was carried out, or was to be.
+            record: of the run.
+            aside: a folder to train it again in, to be removed afterwards. Trunks that lie in
+                `place` are not gone on from, as they are without the models before their end.
+
+        Raises:
+            UserError: trained again it comes out otherwise.
+        """
+        task = self.task(place)
+        run = complete_run(self.run, task.card)
+        name = self._name(run)
+        with trunk.alone(lock(place, name)):
+            kept = self._snapshots(place.scratch, name)
+            if not kept.complete:
+                self._repeated(record, run, task, aside, name)
+                shutil.rmtree(kept.folder, ignore_errors=True)
+                kept.folder.parent.mkdir(parents=True, exist_ok=True)
+                self._snapshots(aside, name).folder.replace(kept.folder)
+            return kept.models(run, task)
+
+    def forget(self, place: Workplace) -> None:
+        """Removes the models that are kept."""
+        name = self._name(complete_run(self.run, tasks.card(self.run.task)))
+        shutil.rmtree(self._snapshots(place.scratch, name).folder, ignore_errors=True)
+
+    def _repeated(self, record: Record, run: Run, task: Task, aside: Path, name: str) -> None:
+        """Trains a run again, and keeps nothing if it comes out otherwise."""
+        try:
+            again = self._trained(run, task, aside, name, Repeats(self.title, record["curve"]))
+            if again["weights"] != record["weights"]:
+                raise differs(self.title, "in its last weights")
+        except UserError:
+            shutil.rmtree(aside)
+            raise
+
+    def _trained(
+        self, run: Run, task: Task, scratch: Path, name: str, *observers: Observer
+    ) -> Record:
+        folder = scratch / "runs" / name
+        observer = Observers(self._snapshots(scratch, name), *observers)
+        execution = trunk.opened(run, task, folder, observer)
         if execution.assembly.workers.step == 0:
-            scratch = place.scratch / self._vocabulary
-            trunk.start(execution, scratch, version=store.CODE)
+            trunks = scratch / self._vocabulary
+            trunk.start(execution, trunks, version=store.CODE, observer=observer)
         summary = execution.train()
         record = _record(execution, summary)
         shutil.rmtree(folder)
         return record
+
+    def _snapshots(self, scratch: Path, name: str) -> Snapshots:
+        return Snapshots(scratch / "snapshots" / name, self.keep)
 
     def _name(self, completed: Run) -> str:
         """The folder's name for this job and version of the numbers.
@@ -98,7 +147,8 @@ class TrainJob:
         version = f"{store.CODE}-{store.canonical(self.key)}".encode()
         return hashlib.sha256(version + to_json(completed)).hexdigest()[:16]
 
-    def _data(self, place: Workplace) -> Task:
+    def task(self, place: Workplace) -> Task:
+        """What it is trained on."""
         folder = made.text(place.scratch / "made") if self.made else place.data_dir
         device = pick_device(self.run.device)
         return data(self.run.task, folder, self.run.train_samples, self.words, device)
@@ -167,10 +217,7 @@ def _record(execution: Execution, summary: Mapping[str, Any]) -> Record:
         "samples": assembly.task.train_size,
         "seconds": round(summary["seconds"], 2),
         "weights": _digest(assembly),
-        "curve": [
-            [figure(row["epoch"]), figure(row[metric.key]), figure(row["train_loss"])]
-            for row in rows
-        ],
+        "curve": [point(row, metric.key) for row in rows],
     }
 
 
@@ -207,8 +254,8 @@ def _digest(assembly: Assembly) -> str:
     return hashlib.sha256(content.data).hexdigest()[:12]
 
 
-def figure(value: float | None) -> float | None:
-    """Five digits of a number; `None` for what is none."""
-    if value is None or not math.isfinite(value):
-        return None
-    return float(f"{value:.5g}")
+def lock(place: Workplace, name: str) -> Path:
+    """The file that lets one process at a time do a piece of work."""
+    folder = place.scratch / "locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{name}.lock"

@@ -150,16 +150,17 @@ def mean_rise(arm: str, data: str) -> Value:
 
 
 def tilt(start: str, data: str) -> Value:
-    """How much more the loss rises half a length beyond post-local SGD (l = -0.5 over 0) than as
-    far beyond mini-batch SGD (1.5 over 1).
+    """`tilt_of` the line from an arm to mini-batch SGD."""
+    pair = f"{start} to {MINI_BATCH}"
+    return lambda records: tilt_of(one(records, "interpolation", pair=pair), data)
+
+
+def tilt_of(line: dict[str, Any], data: str) -> float:
+    """How much more the loss rises half a length beyond the first model, post-local SGD's (l = -0.5
+    over 0), than as far beyond the second, mini-batch SGD's (1.5 over 1).
     """
-
-    def value(records: Records) -> float:
-        line = one(records, "interpolation", pair=f"{start} to {MINI_BATCH}")
-        at = dict(zip(line["positions"], line["data"][data]["loss"], strict=True))
-        return (at[-0.5] - at[0.0]) - (at[1.5] - at[1.0])
-
-    return value
+    at = dict(zip(line["positions"], line["data"][data]["loss"], strict=True))
+    return (at[-0.5] - at[0.0]) - (at[1.5] - at[1.0])
 
 
 def chance(arm: str, whose: str) -> Value:

@@ -29,9 +29,7 @@ decided by itself, whatever the number of seeds and of claims.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from localsgd.train.config.complete import complete_run
 from localsgd.train.config.run import Run
@@ -73,7 +71,6 @@ class Setting:
         samples: of training and of test data, at most, on which the loss's shape is measured; all
             where `None`.
         seeds: how many, from 0.
-        ground: settings of `Run` on top.
     """
 
     name: str
@@ -88,7 +85,6 @@ class Setting:
     every: float
     samples: int | None
     seeds: int
-    ground: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self, arm: str, seed: int) -> Run:
         """What the arm trains, not completed."""
@@ -109,7 +105,6 @@ class Setting:
             batch_norm="recalibrated",
             reduction="ordered",
             seed=seed + OTHER_SEED if scratch else seed,
-            **self.ground,
         )
 
     def completed(self, arm: str, seed: int, card: Card) -> Run:

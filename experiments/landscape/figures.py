@@ -55,7 +55,7 @@ def relative(records: Records) -> Figure:
         _, base = _history(records, MINI_BATCH, data)
         for arm in FORKED[1:]:
             x, values = _history(records, arm, data)
-            _band(axes, arm, x, values / base)
+            band(axes, arm, x, values / base)
         axes.axhline(1, color="grey", linewidth=0.6)
         axes.set(xlabel="epoch", ylabel="λ max over mini-batch's", title=data)
         legend(axes)
@@ -64,7 +64,7 @@ def relative(records: Records) -> Figure:
 
 def _history(records: Records, arm: str, data: str) -> tuple[np.ndarray, np.ndarray]:
     rows = chosen(records, "largest eigenvalue", model=arm, data=data)
-    return _over_seeds(rows, "epoch", "largest")
+    return over_seeds(rows, "epoch", "largest")
 
 
 def top(records: Records) -> Figure:
@@ -74,7 +74,7 @@ def top(records: Records) -> Figure:
         for arm in COLOUR:
             rows = chosen(records, "eigenvalues", model=arm, data=data)
             values = np.array([row["values"] for row in rows])
-            _band(axes, arm, np.arange(1, values.shape[1] + 1), values)
+            band(axes, arm, np.arange(1, values.shape[1] + 1), values)
         axes.set(xlabel="rank", ylabel="eigenvalue at the end", title=data)
         _scaled(axes)
         legend(axes)
@@ -122,7 +122,7 @@ def lines(records: Records) -> Figure:
         for place, data in enumerate(SETS):
             values = np.array([row["data"][data]["loss"] for row in rows], dtype=float)
             colour = COLOURS[place]
-            _band(
+            band(
                 axes,
                 data,
                 np.array(rows[0]["positions"]),
@@ -143,10 +143,10 @@ def noise(records: Records) -> Figure:
     figure, (traces, steps) = panels(2)
     for arm in (MINI_BATCH, POST_LOCAL, SMALL):
         rows = chosen(records, "step noise", model=arm)
-        _band(traces, arm, *_over_seeds(rows, "epoch", "centred"))
-        _band(steps, f"{arm}, averaged", *_over_seeds(rows, "epoch", "averaged"), COLOUR[arm], "--")
+        band(traces, arm, *over_seeds(rows, "epoch", "centred"))
+        band(steps, f"{arm}, averaged", *over_seeds(rows, "epoch", "averaged"), COLOUR[arm], "--")
         if arm == POST_LOCAL:
-            _band(steps, f"{arm}, one worker", *_over_seeds(rows, "epoch", "worker"), COLOUR[arm])
+            band(steps, f"{arm}, one worker", *over_seeds(rows, "epoch", "worker"), COLOUR[arm])
     traces.set(xlabel="epoch", ylabel="tr Cov of a sample's gradient")
     steps.set(xlabel="epoch", ylabel="trace of the noise of a step")
     for axes in (traces, steps):
@@ -164,13 +164,13 @@ def drift(records: Records) -> Figure:
         ("updates", "update of a worker", 1),
     ):
         flat = [{**row, key: row[key][0]} for row in rows]
-        _band(distances, label, *_over_seeds(flat, "step", key), COLOURS[index])
-    _band(distances, "mean update", *_over_seeds(rows, "step", "mean_update"), COLOURS[2])
+        band(distances, label, *over_seeds(flat, "step", key), COLOURS[index])
+    band(distances, "mean update", *over_seeds(rows, "step", "mean_update"), COLOURS[2])
     for key, label, index in (
         ("cosine", "between workers", 0),
         ("between_rounds", "between rounds", 1),
     ):
-        _band(cosines, label, *_over_seeds(rows, "step", key), COLOURS[index])
+        band(cosines, label, *over_seeds(rows, "step", key), COLOURS[index])
     distances.set(xlabel="local steps", ylabel="distance in weight space", yscale="log")
     cosines.set(xlabel="local steps", ylabel="cosine of updates")
     for axes in (distances, cosines):
@@ -190,7 +190,7 @@ def _scaled(axes: Axes) -> None:
         axes.set_yscale("log")
 
 
-def _over_seeds(
+def over_seeds(
     rows: Sequence[dict[str, Any]], along: str, key: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Places, and values [seeds, places]; what was not measured is nan."""
@@ -205,7 +205,7 @@ def _over_seeds(
     return np.array(places), values
 
 
-def _band(
+def band(
     axes: Axes,
     label: str,
     x: np.ndarray,
@@ -213,6 +213,7 @@ def _band(
     colour: str | None = None,
     style: str = "-",
 ) -> None:
+    """A line of the mean over seeds of values [seeds, places], with a band of their range."""
     colour = colour or COLOUR[label]
     known = ~np.isnan(values).all(axis=0)
     x, values = x[known], values[:, known]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from experiments import tuning
 from experiments.arms import Arm, Row, arm, claim, jobs_of, published, table
 from experiments.pictures import learning_curves
 from experiments.studies import headline
-from experiments.study import Page, Records, Scale, Study
+from experiments.study import Job, Page, Records, Scale, Study
 from experiments.training import TrainJob
 
 LABEL = "fig:cifar10_resnet20_learning_curve_post_local_sgd_vs_mini_batch_sgd"
@@ -136,11 +137,11 @@ def jobs(scale: Scale) -> list[TrainJob]:
     return headline.jobs(scale) if scale.name == "medium" else jobs_of([*arms(scale).values()])
 
 
-def whole(scale: Scale) -> list[TrainJob]:
+def whole(scale: Scale) -> Sequence[Job]:
     return headline.whole(scale) if scale.name == "medium" else jobs(scale)
 
 
-def later(records: Records) -> list[TrainJob]:
+def later(records: Records) -> Sequence[Job]:
     if records.scale.name == "medium":
         return headline.later(records)
     return tuning.later(records, baselines(records.scale))

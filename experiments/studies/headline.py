@@ -1,7 +1,7 @@
-"""The paper's main claims where they can be seen: M1, M2, M3 and M5. Fixed before the first counted
-run.
+"""The paper's main claims where they can be seen: M1 to M5. Fixed before the first counted run.
 
     M1  CIFAR-10, 10,000 images, 80 epochs, K = 16, B = 32, ten seeds
+    M4  flatness of M1's models, five seeds (`headline_minima.py` has its design)
     M3  CIFAR-10, all 50,000 images, 100 epochs, K = 16, B = 128, five seeds
     M5  compressed and hierarchical syncs, otherwise as M1, five seeds
     M2  CIFAR-100, otherwise as M1, five seeds
@@ -29,7 +29,8 @@ weight decay 1e-4, crops and flips; bfloat16 by autocast, with weights in float3
   augmented training data are recorded beside them and decide nothing.
 - No claim is decided before all seeds of its arms are there.
 
-The order of the work: the grid of A2, then A2 and A5 with H = 16, 32, 64 seed by seed (M1a); the
+The order of the work: the grid of A2, then A2 and A5 with H = 16, 32, 64 two seeds at a time, each
+time with what M4 measures of them (M1a); the
 grids of A1 and A3, then A1, A3, A4 and A5 with H = 8 (M1b); M3 seed by seed; the grid of sign, then
 M5; M2.
 """
@@ -43,7 +44,8 @@ from typing import Any
 from experiments import tuning
 from experiments.arms import Arm, Row, arm, claim, jobs_of, spread, table
 from experiments.pictures import learning_curves
-from experiments.study import Claim, Page, Records, Scale, Table
+from experiments.studies import headline_minima
+from experiments.study import Claim, Job, Page, Records, Scale, Table
 from experiments.training import TrainJob
 
 GRIDS = {
@@ -163,10 +165,11 @@ def arms(records: Records, part: Part) -> dict[str, Arm]:
     """The arms of a part at their rates; at the scaled rate while a grid is not done."""
     known = factors(records)
     by = untuned(records.scale, part)
-    return {
+    found = {
         name: one if (factor := known[_rated_by(name)]) is None else tuning.at(one, factor)
         for name, one in by.items()
     }
+    return headline_minima.keeping(found) if part is M1 else found
 
 
 def _rated_by(name: str) -> str:
@@ -182,31 +185,30 @@ def grid_points(records: Records, name: str) -> list[TrainJob]:
     return [tuning.point(one, factor) for factor in tuning.due(known, GRIDS[name])]
 
 
-def seed_by_seed(by: Sequence[Arm]) -> list[TrainJob]:
+def seed_by_seed(by: Sequence[Arm], after: Sequence[Job] = ()) -> list[Job]:
     """All jobs, two seeds at a time: arms of one seed share a first phase, whose file is short of
-    life, and processes side by side had to wait for it.
+    life, and processes side by side had to wait for it. `after` has more work by seed.
     """
     seeds = range(max(len(one.jobs) for one in by))
-    return [
-        one.jobs[seed] for first in seeds[::2] for one in by for seed in seeds[first : first + 2]
-    ]
+    columns = [*(one.jobs for one in by), after]
+    return [job for first in seeds[::2] for column in columns for job in column[first : first + 2]]
 
 
-def stages(records: Records) -> Iterator[list[TrainJob]]:
+def stages(records: Records) -> Iterator[list[Job]]:
     """The work in its order, each stage known once those before it are done."""
     known = factors(records)
     if known["A2"] is None:
-        yield grid_points(records, "A2")
+        yield [*grid_points(records, "A2")]
         return
     m1 = arms(records, M1)
-    yield seed_by_seed([m1[name] for name in FIRST])
+    yield seed_by_seed([m1[name] for name in FIRST], headline_minima.jobs(m1))
     if None in (known["A1"], known["A3"]):
         yield [job for name in ("A1", "A3") for job in grid_points(records, name)]
         return
     yield seed_by_seed([one for name, one in m1.items() if name not in FIRST])
     yield seed_by_seed([*arms(records, M3).values()])
     if known["sign"] is None:
-        yield grid_points(records, "sign")
+        yield [*grid_points(records, "sign")]
         return
     for part in (M5, M2):
         yield seed_by_seed([*arms(records, part).values()])
@@ -217,27 +219,35 @@ def jobs(scale: Scale) -> list[TrainJob]:
     return [tuning.point(to_tune(scale, "A2"), factor) for factor in GRIDS["A2"]]
 
 
-def later(records: Records) -> list[TrainJob]:
-    """The first stage that is not done."""
+def later(records: Records) -> list[Job]:
+    """The first stage whose runs are not all done. Measurements that are left of earlier ones come
+    before it and hold nothing up: they may have to wait for another machine.
+    """
+    waiting: list[Job] = []
     for stage in stages(records):
-        if any(records.of(job) is None for job in stage):
-            return stage
-    return []
+        due = [job for job in stage if records.of(job) is None]
+        if any(isinstance(job, TrainJob) for job in due):
+            return [*waiting, *stage]
+        waiting += due
+    return waiting
 
 
-def whole(scale: Scale) -> list[TrainJob]:
-    """All runs, at the scaled rates: what a forecast of hours is made from."""
+def whole(scale: Scale) -> list[Job]:
+    """All the work, at the scaled rates: what a forecast of hours is made from."""
     grids = [
         tuning.point(to_tune(scale, name), factor)
         for name, grid in GRIDS.items()
         for factor in grid
     ]
-    return grids + jobs_of([one for part in PARTS for one in untuned(scale, part).values()])
+    runs = jobs_of([one for part in PARTS for one in untuned(scale, part).values()])
+    minima = headline_minima.jobs(headline_minima.keeping(untuned(scale, M1)))
+    return [*grids, *runs, *minima]
 
 
 def page(records: Records) -> Page:
     by = {part.name: arms(records, part) for part in PARTS}
     m1 = by["M1"]
+    flatness = headline_minima.page(records, m1)
     curves = [
         learning_curves(
             f"curves-{name.lower()}",
@@ -262,18 +272,20 @@ def page(records: Records) -> Page:
                 _accuracies(records, part, by[part.name]),
                 _losses(records, part, by[part.name]),
             )
-        ],
+        ]
+        + [*flatness.tables],
         pictures=[
             main,
             *curves,
+            *flatness.pictures,
             *(
                 picture
                 for name, grid in GRIDS.items()
                 for picture in tuning.pictures(records, [to_tune(records.scale, name)], grid, name)
             ),
         ],
-        claims=list(_claims(records, by)),
-        notes=NOTES,
+        claims=[*_claims(records, by), *flatness.claims],
+        notes=[*NOTES, *flatness.notes],
     )
 
 

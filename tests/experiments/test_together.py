@@ -39,13 +39,13 @@ def test_a_second_command_waits_and_finds_what_the_first_has_done(
 
     second = threading.Thread(target=command)
 
-    def stepped(self: trunk.Observer, assembly: Any) -> None:
+    def stepped(self: trunk.Observers, assembly: Any) -> None:
         if assembly.workers.step == 3 and not second.is_alive():
             second.start()
             time.sleep(0.3)
 
     before = trunk.opened
-    monkeypatch.setattr(trunk.Observer, "stepped", stepped)
+    monkeypatch.setattr(trunk.Observers, "stepped", stepped)
     monkeypatch.setattr(trunk, "opened", lambda *arguments: opened.append(1) or before(*arguments))
     command()
     second.join()

@@ -63,7 +63,7 @@ class Plan:
         """The first step at or after this many epochs."""
         return math.ceil(epochs * self.steps_per_epoch - 1e-9)
 
-    def _at_share(self, share: float) -> int:
+    def step_at_share(self, share: float) -> int:
         """The first step at or after this fraction of the run's steps."""
         return math.ceil(share * self.steps - 1e-9)
 
@@ -92,7 +92,7 @@ class Plan:
             start=lr,
             peak=peak,
             warmup_steps=warmup_steps,
-            decays=tuple(sorted(self._at_share(share) for share in known(run.lr_decay_at))),
+            decays=tuple(sorted(self.step_at_share(share) for share in known(run.lr_decay_at))),
             factor=run.lr_decay,
         )
 
@@ -135,7 +135,7 @@ class Plan:
             )
         if kind == "step":
             return math.ceil(number)
-        return self.step_at(number) if kind == "epoch" else self._at_share(number)
+        return self.step_at(number) if kind == "epoch" else self.step_at_share(number)
 
     @property
     def schedules(self) -> list[Schedule]:

@@ -188,10 +188,10 @@ class Folder:
         """Saves the averaged model at the end of a learning rate's `number`-th cycle."""
         folder = self.path / "snapshots"
         folder.mkdir(exist_ok=True)
-        write_whole(folder / f"cycle-{number}.safetensors", _weights(model))
+        write_whole(folder / f"cycle-{number}.safetensors", safetensors_of(model))
 
     def finish(self, summary: Mapping[str, Any], model: torch.nn.Module) -> None:
-        write_whole(self.model, _weights(model))
+        write_whole(self.model, safetensors_of(model))
         write_whole(self.path / "summary.json", _json(summary))
 
 
@@ -231,7 +231,8 @@ def _read(path: Path) -> dict[str, Any] | None:
     return found
 
 
-def _weights(model: torch.nn.Module) -> bytes:
+def safetensors_of(model: torch.nn.Module) -> bytes:
+    """A model's state dict, as a file."""
     from safetensors.torch import save
 
     tensors = {name: value.contiguous().cpu() for name, value in model.state_dict().items()}

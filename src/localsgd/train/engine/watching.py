@@ -78,12 +78,17 @@ class AtEpochs:
 
     def measure(self, assembly: Assembly) -> Records:
         """The records of a measurement; if the run has diverged, a record that says so."""
-        try:
-            found = self._measure(averaged_model(assembly))
-        except (NotFiniteLoss, torch.linalg.LinAlgError) as error:
-            found = [{"kind": "not measured", "why": str(error)}]
+        found = measured_or_why(lambda: self._measure(averaged_model(assembly)))
         about = {"epoch": assembly.epoch, "step": assembly.workers.step}
         return [{**record, **about} for record in found]
+
+
+def measured_or_why(measure: Callable[[], Records]) -> Records:
+    """The records of a measurement, or one that says that the model has diverged."""
+    try:
+        return measure()
+    except (NotFiniteLoss, torch.linalg.LinAlgError) as error:
+        return [{"kind": "not measured", "why": str(error)}]
 
 
 @final
