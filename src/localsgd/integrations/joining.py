@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import torch.distributed as dist
@@ -56,7 +56,6 @@ class Joining:
 
     Args:
         manager: its own.
-        store: that the manager's process group needs, held here as long as the worker lives.
         workers: K as planned, if it is said.
         name: of this worker.
         again: whether it was started again.
@@ -64,7 +63,6 @@ class Joining:
     """
 
     manager: Manager
-    store: dist.TCPStore
     workers: int | None
     name: str
     again: bool
@@ -79,40 +77,18 @@ class Joining:
             UserError: torchft is not installed, or there is no lighthouse.
         """
         check_installed()
-        from torchft import Manager, ProcessGroupGloo
-
         lighthouse = environment.get(LIGHTHOUSE)
         if not lighthouse:
             raise UserError(
                 f"{LIGHTHOUSE} does not say where the lighthouse is; start the script by `localsgd "
                 "run --fault-tolerant SCRIPT`, or set it to http://HOST:PORT of one of yours"
             )
-        here = reached(lighthouse)
-        store = _store_at(here)
         name = environment.get(NAME) or own_name()
         limit = timedelta(seconds=float(environment.get("TORCHFT_TIMEOUT_SEC", LIMIT.seconds)))
-        manager = Manager(
-            pg=ProcessGroupGloo(timeout=limit),
-            use_async_quorum=False,
-            init_sync=False,  # The first sync shares a model.
-            min_replica_size=1,
-            load_state_dict=None,
-            state_dict=None,
-            rank=0,
-            world_size=1,
-            store_addr=here,
-            store_port=store.port,
-            hostname=here,
-            replica_id=name,
-            lighthouse_addr=lighthouse,
-            timeout=limit,
-            quorum_timeout=QUORUM_LIMIT,
-            connect_timeout=LIMIT,
-            quorum_retries=RETRIES,
-        )
+        manager = manager_at(reached(lighthouse), name, lighthouse, limit)
         again, workers = AGAIN in environment, environment.get(WORKERS)
         gate = _gate(environment, name, again)
-        return Joining(manager, store, int(workers) if workers else None, name, again, gate)
+        return Joining(manager, int(workers) if workers else None, name, again, gate)
 
     def joined(self) -> None:
         """Tells the launcher that this worker has been in a sync that counts."""
@@ -120,6 +96,44 @@ class Joining:
             with suppress(dist.DistError):  # The launcher is going.
                 self.gate.set(joined_key(self.name), "")
         self._said = True
+
+
+def manager_at(
+    address: str, name: str, lighthouse: str, limit: timedelta = LIMIT, **settings: Any
+) -> Manager:
+    """The manager of a worker that is a replica group of its own; others reach it at `address`.
+
+    Args:
+        limit: of a collective.
+        settings: of `torchft.Manager`, beside or in place of those here.
+    """
+    from torchft import Manager, ProcessGroupGloo
+
+    store = _store_at(address)
+    usual = {
+        "use_async_quorum": False,
+        "init_sync": False,  # The first sync shares a model.
+        "min_replica_size": 1,
+        "load_state_dict": None,
+        "state_dict": None,
+        "quorum_timeout": QUORUM_LIMIT,
+        "connect_timeout": LIMIT,
+        "quorum_retries": RETRIES,
+    }
+    manager = Manager(
+        pg=ProcessGroupGloo(timeout=limit),
+        rank=0,
+        world_size=1,
+        store_addr=address,
+        store_port=store.port,
+        hostname=address,
+        replica_id=name,
+        lighthouse_addr=lighthouse,
+        timeout=limit,
+        **(usual | settings),
+    )
+    manager.kept_store = store  # Its process group needs it as long as the worker lives.
+    return manager
 
 
 def _store_at(address: str) -> dist.TCPStore:
