@@ -361,8 +361,8 @@ OPTIMIZER = [
         ("name_of", "f'worker-{worker:05d}'", "'worker'"),
         ("save", "tensor.to('cpu', copy=True)", "tensor"),
         ("put", "os.replace(folder, before)", "shutil.rmtree(folder)"),
-        ("_Found.put", "_set_random(self.tree['random'])", "None"),
-        ("_Found.put", "optimizer.zero_grad()", "None"),
+        ("Found.put", "set_random(self.tree['random'])", "None"),
+        ("Found.put", "optimizer.zero_grad()", "None"),
         (
             "UsedGradients.waiting",
             "all(ref() is g and local(g)._version == before for g, (ref, before) in pairs)",
