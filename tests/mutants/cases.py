@@ -373,7 +373,7 @@ OPTIMIZER = [
     *_in(
         "optimizer/test_regroup.py",
         ("_put_memory", "t.get('owed', 0)", "0"),
-        ("LocalSGD._load_own", "self._loop.open()", "None"),
+        ("Resumable._load_own", "self._loop.open()", "None"),
         ("LocalSGD._begin", "self._loop.all_averaged", "self.steps == 0"),
     ),
     *_in("optimizer/test_join.py", ("quieten", "ddp.join_hook = refuse_join", "")),
