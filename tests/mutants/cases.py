@@ -133,8 +133,8 @@ REDUCERS = [
     *_in(
         "reduce/test_majority.py",
         (
-            "MajorityVote.reduce",
-            "update.mul_((weights * collective.members).unsqueeze(-1))",
+            "reduced_wide",
+            "wide.mul_((weights * collective.members).unsqueeze(-1))",
             "None",
         ),
         ("_vote", "result.sign_()", "result"),
@@ -174,7 +174,7 @@ REDUCERS = [
         ("Chunk.encode", "self.codec.add(payload, error, -1.0)", "None"),
         ("gathers", "members <= 2", "members <= 1"),
         ("CompressedMean._in_two_phases", "means /= collective.members", ""),
-        ("CompressedMean._reduced", "weights * collective.members", "weights"),
+        ("reduced_wide", "weights * collective.members", "weights"),
         ("CompressedMean.bound", "self._fragments or Extents.of(layout)", "self._fragments"),
     ),
     *_in(
