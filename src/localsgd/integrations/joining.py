@@ -1,6 +1,6 @@
 """A worker's `torchft.Manager` from its environment, as `localsgd run --fault-tolerant` sets it.
 
-    TORCHFT_LIGHTHOUSE    http://HOST:PORT of the lighthouse
+    TORCHFT_LIGHTHOUSE    HOST:PORT of the lighthouse, or http://HOST:PORT
     LOCALSGD_WORKERS      K as planned
     LOCALSGD_NAME         of this worker; ranks follow from names
     LOCALSGD_GATE         port of a store on loopback, in which it says how far it is
@@ -25,6 +25,7 @@ import torch.distributed as dist
 
 from localsgd.errors import UserError
 from localsgd.train.launch.slurm import LOOPBACK
+from localsgd.train.launch.store import serve_on
 from localsgd.train.launch.tending import OPEN, joined_key, made_key
 
 if TYPE_CHECKING:
@@ -74,21 +75,21 @@ class Joining:
         """Makes the manager, and waits at the gate if there is one.
 
         Raises:
-            UserError: torchft is not installed, or there is no lighthouse.
+            UserError: torchft is not installed, there is no lighthouse, or K is no number.
         """
         check_installed()
         lighthouse = environment.get(LIGHTHOUSE)
         if not lighthouse:
             raise UserError(
                 f"{LIGHTHOUSE} does not say where the lighthouse is; start the script by `localsgd "
-                "run --fault-tolerant SCRIPT`, or set it to http://HOST:PORT of one of yours"
+                "run --fault-tolerant SCRIPT`, or set it to HOST:PORT of one of yours"
             )
+        lighthouse, workers = place_of(lighthouse), _workers(environment)
         name = environment.get(NAME) or own_name()
         limit = timedelta(seconds=float(environment.get("TORCHFT_TIMEOUT_SEC", LIMIT.seconds)))
         manager = manager_at(reached(lighthouse), name, lighthouse, limit)
-        again, workers = AGAIN in environment, environment.get(WORKERS)
-        gate = _gate(environment, name, again)
-        return Joining(manager, int(workers) if workers else None, name, again, gate)
+        again = AGAIN in environment
+        return Joining(manager, workers, name, again, _gate(environment, name, again))
 
     def joined(self) -> None:
         """Tells the launcher that this worker has been in a sync that counts."""
@@ -109,7 +110,7 @@ def manager_at(
     """
     from torchft import Manager, ProcessGroupGloo
 
-    store = _store_at(address)
+    store, port = serve_on(address)
     usual = {
         "use_async_quorum": False,
         "init_sync": False,  # The first sync shares a model.
@@ -125,7 +126,7 @@ def manager_at(
         rank=0,
         world_size=1,
         store_addr=address,
-        store_port=store.port,
+        store_port=port,
         hostname=address,
         replica_id=name,
         lighthouse_addr=lighthouse,
@@ -136,14 +137,11 @@ def manager_at(
     return manager
 
 
-def _store_at(address: str) -> dist.TCPStore:
-    """A store that listens there alone."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.create_server((address, 0), family=family, backlog=1024)
-    port = listener.getsockname()[1]
-    return dist.TCPStore(
-        address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
-    )
+def _workers(environment: Mapping[str, str]) -> int | None:
+    text = environment.get(WORKERS)
+    if text and not (text.isdecimal() and int(text)):
+        raise UserError(f"{WORKERS}={text} is no number of workers; give 1 or more")
+    return int(text) if text else None
 
 
 def _gate(environment: Mapping[str, str], name: str, again: bool) -> dist.TCPStore | None:
@@ -167,6 +165,11 @@ def check_installed() -> None:
             "workers that come and go need torchft, which is not installed; "
             "pip install 'localsgd[torchft]'"
         ) from None
+
+
+def place_of(lighthouse: str) -> str:
+    """Its http://HOST:PORT, also from HOST:PORT."""
+    return lighthouse if "://" in lighthouse else f"http://{lighthouse}"
 
 
 def reached(lighthouse: str) -> str:
