@@ -18,6 +18,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from benchmarks.network.laboratory import Laboratory
+from localsgd.integrations.joining import manager_at
 
 LOCAL_STEPS = 16
 OUTER = {"lr": 0.7, "momentum": 0.9, "nesterov": True}
@@ -69,50 +70,39 @@ def local_sgd(model: nn.Module, inner: Optimizer) -> tuple[nn.Module, Replica]:
     """`torchft.local_sgd.LocalSGD`: the mean of the models, tensor by tensor."""
     from torchft.local_sgd import LocalSGD
 
-    manager, *servers = _joined(model)
+    manager, server = _joined(model)
     method = LocalSGD(manager, model, inner, sync_every=LOCAL_STEPS)
     method.__enter__()
-    return model, Replica(inner, manager, method, *servers)
+    return model, Replica(inner, manager, method, server)
 
 
 def diloco(model: nn.Module, inner: Optimizer) -> tuple[nn.Module, Replica]:
     """`torchft.local_sgd.DiLoCo` with the model as its one fragment."""
     from torchft.local_sgd import DiLoCo
 
-    manager, *servers = _joined(model)
+    manager, server = _joined(model)
     outer = torch.optim.SGD(model.parameters(), **OUTER)
     method = DiLoCo(manager, [model], inner, outer, sync_every=LOCAL_STEPS)
     method.__enter__()
-    return model, Replica(inner, manager, method, *servers)
+    return model, Replica(inner, manager, method, server)
 
 
-def _joined(model: nn.Module) -> tuple[Any, ...]:
-    """A manager that knows a lighthouse of its own, and the servers behind both."""
-    from torchft import Manager, ProcessGroupGloo
-
+def _joined(model: nn.Module) -> tuple[Any, Any]:
+    """A manager, and the lighthouse that it knows."""
     lighthouse, found = _lighthouse()
-    here = Laboratory.address(dist.get_rank())
-    # Each replica has a store; that of the first is where all meet to form a process group.
-    store = dist.TCPStore(here, 0, is_master=True, wait_for_workers=False)
-    manager = Manager(
-        pg=ProcessGroupGloo(timeout=LIMIT),
+    manager = manager_at(
+        Laboratory.address(dist.get_rank()),
+        f"replica-{dist.get_rank()}",
+        found,
+        LIMIT,
         load_state_dict=model.load_state_dict,
         state_dict=model.state_dict,
         min_replica_size=dist.get_world_size(),
-        use_async_quorum=False,  # DiLoCo asks for it
-        init_sync=False,  # all models are equal at the start
-        timeout=LIMIT,
         quorum_timeout=LIMIT,
-        rank=0,
-        world_size=1,
-        store_addr=here,
-        store_port=store.port,
-        lighthouse_addr=found,
-        replica_id=f"replica-{dist.get_rank()}",
-        hostname=here,
+        quorum_retries=0,
         heartbeat_interval=BEAT,
     )
-    return manager, store, lighthouse
+    return manager, lighthouse
 
 
 def _lighthouse() -> tuple[Any, str]:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from localsgd import outer
 from localsgd.averaging.build import build_levels
@@ -21,6 +20,7 @@ from localsgd.averaging.placement import placement_of
 from localsgd.averaging.topology import Topology
 from localsgd.reduce import ExactMean, OrderedMean, Reducer
 from localsgd.wire import InProcess, Ledger, Pending
+from tests.distributed.crossing import Calls
 from tests.distributed.harness import run
 
 
@@ -226,21 +226,6 @@ def test_state_carries_a_level_over(options: dict[str, Any]) -> None:
 
 
 # A plain sync is one collective and one division, on memory that already lies in place
-
-
-class Calls(TorchDispatchMode):
-    """The names of all tensor operations that are carried out, but for views."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if not func.is_view:
-            self.names.append(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
 
 
 def operations(topology: str, levels_that_average: int | None = None) -> tuple[list[str], bool]:

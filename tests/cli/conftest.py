@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from localsgd.cli import main
+from localsgd.train.launch import ending
 from tests.runs import same
 
 SECONDS = 240.0
@@ -112,6 +114,8 @@ def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
 
 Command = Callable[..., Ended]
 Ranks = Callable[..., list[Ended]]
+Done = Callable[..., tuple[Path, str]]
+Refused = Callable[..., str]
 
 
 @pytest.fixture(scope="session")
@@ -165,13 +169,38 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="session")
-def whole(command: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def done(command: Command, tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """`done("run", ...)`: the folder that the command has filled, and what it printed."""
+
+    def done(*arguments: object) -> tuple[Path, str]:
+        folder = tmp_path_factory.mktemp("done") / "here"
+        ended = command(*arguments, "--out", folder)
+        assert (ended.status, ended.err) == (0, "")
+        return folder, ended.out
+
+    return done
+
+
+@pytest.fixture(scope="session")
+def whole(done: Done) -> Path:
     """The folder of the tiny run, undisturbed."""
-    folder = tmp_path_factory.mktemp("whole") / "run"
-    ended = command("run", *TINY, "--out", folder)
-    assert (ended.status, ended.err) == (0, "")
-    (folder.parent / "out").write_text(ended.out)
+    folder, said = done("run", *TINY)
+    (folder.parent / "out").write_text(said)
     return folder
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Refused:
+    """`refused("run", ...)`: the line that says why, of a command in this process."""
+    monkeypatch.setattr(ending, "_said", False)
+
+    def refused(*arguments: object) -> str:
+        assert main(list(map(str, arguments))) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        return error
+
+    return refused
 
 
 def same_end(one: Path, other: Path) -> bool:

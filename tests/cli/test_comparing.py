@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from localsgd.cli import main
 from localsgd.cli.comparing import compared
 from localsgd.cli.main import _parse
 from localsgd.cli.training import complete
@@ -12,19 +11,15 @@ from localsgd.train.config.complete import complete_run
 from localsgd.train.config.run import Run, to_json
 from localsgd.train.data.tasks import card
 from localsgd.train.engine.run_folder import Folder
-from localsgd.train.launch import ending
-from tests.cli.conftest import TINY, Command, Ranks, same_end
+from tests.cli.conftest import TINY, Command, Done, Ranks, Refused, same_end
 
 COMPARE = ("compare", *TINY, "--methods", "mini-batch", "local")
 
 
 @pytest.fixture(scope="module")
-def comparison(command: Command, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def comparison(done: Done) -> tuple[Path, str]:
     """The folder of a comparison, and what it printed."""
-    out = tmp_path_factory.mktemp("compared") / "here"
-    ended = command(*COMPARE, "--out", out)
-    assert (ended.status, ended.err) == (0, "")
-    return out, ended.out
+    return done(*COMPARE)
 
 
 def test_table_and_picture(comparison: tuple[Path, str]) -> None:
@@ -88,17 +83,11 @@ def test_another_comparison_is_refused(command: Command, comparison: tuple[Path,
     ],
 )
 def test_settings_that_contradict_are_refused(
-    settings: tuple[str, ...],
-    said: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    settings: tuple[str, ...], said: str, tmp_path: Path, refused: Refused
 ) -> None:
     """As they are by `run`, though a flat method puts a tree's workers and steps together."""
-    monkeypatch.setattr(ending, "_said", False)
-    arguments = ("compare", "--task", "digits", "--methods", "local", "--out", str(tmp_path / "a"))
-    assert main([*arguments, *settings]) == 2
-    assert said in capsys.readouterr().err
+    arguments = ("compare", "--task", "digits", "--methods", "local", "--out", tmp_path / "a")
+    assert said in refused(*arguments, *settings)
     assert not (tmp_path / "a").exists()
 
 

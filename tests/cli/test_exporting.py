@@ -9,7 +9,7 @@ import pytest
 
 from localsgd.cli import main
 from localsgd.results import rows
-from localsgd.train.launch import ending
+from tests.cli.conftest import Refused
 from tests.results.test_sheet import cells_of
 from tests.show.records import folder_of
 
@@ -77,13 +77,9 @@ def test_mistakes(
     arguments: tuple[str, ...],
     said: str,
     sweep: Path,
-    capsys: pytest.CaptureFixture[str],
+    refused: Refused,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ending, "_said", False)
     monkeypatch.chdir(sweep.parent)
-    assert main(["export", str(sweep), *arguments]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
+    assert said in refused("export", sweep, *arguments)
     assert not list(sweep.parent.glob("a.*"))

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from localsgd.cli.fault_tolerant import split
+from localsgd.cli.fault_tolerant import FaultTolerantCommand, split
 from localsgd.cli.main import _call, _parse
 from localsgd.errors import UserError
+from localsgd.integrations.joining import Joining
 from tests.distributed.harness import SECONDS
 
 pytestmark = pytest.mark.timeout(4 * SECONDS)
@@ -59,6 +60,12 @@ def test_what_follows_the_options_is_the_scripts() -> None:
     assert script == ("a.py", "--lr", "0.1", "--processes")
 
 
+@pytest.mark.parametrize("flag", ["--fault-tolerant", "--fault_tolerant"])
+def test_a_script_may_have_a_flag_of_this_name(flag: str) -> None:
+    found = _parse(["run", flag, "--processes", "3", "a.py", "--fault-tolerant"])
+    assert found == FaultTolerantCommand(("a.py", "--fault-tolerant"), processes=3)
+
+
 def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "train.py"
     script.write_text("raise AssertionError")
@@ -88,6 +95,16 @@ def test_a_lighthouse_that_does_not_answer_is_one_line(
         assert told.endswith("is no place of a lighthouse; give HOST:PORT, such as node0:29510")
     monkeypatch.setenv("TORCHFT_LIGHTHOUSE", "http://127.0.0.1:2")
     assert "no lighthouse answers at http://127.0.0.1:2" in said(str(script))
+
+
+def test_what_the_environment_says_is_checked_before_a_worker_joins() -> None:
+    pytest.importorskip("torchft")
+    here = {"TORCHFT_LIGHTHOUSE": "127.0.0.1:1"}
+    with pytest.raises(UserError, match=r"^no lighthouse answers at http://"):
+        Joining.of(here)
+    for workers in ("0", "-1", "four"):
+        with pytest.raises(UserError, match=f"^LOCALSGD_WORKERS={workers} is no number of workers"):
+            Joining.of({**here, "LOCALSGD_WORKERS": workers})
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from localsgd.cli.swept import NAME, keep
 from localsgd.train.config.vary import point
 from localsgd.train.data import tasks
 from localsgd.train.data.tasks import Entry, Source, Task
-from localsgd.train.launch import ending
+from tests.cli.conftest import Refused
 from tests.show.records import folder_of
 
 RUNS = [f"local_steps={h}-seed{seed}" for seed in (0, 1) for h in (16, 2)]
@@ -101,28 +101,19 @@ def test_data_that_is_made_is_not_missing(
     ],
 )
 def test_what_is_no_run_is_refused_in_a_line(
-    path: str,
-    said: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    path: str, said: str, tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ending, "_said", False)
     monkeypatch.chdir(tmp_path)
     swept(tmp_path / "sweep", RUNS[:1])
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
     if path == "damaged":
         (swept(tmp_path / "damaged", RUNS[:1]) / NAME).write_text('{"runs": 3}')
-    assert main(["show", path]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"localsgd: {said}")
-    assert error.count("\n") == 1
+    assert refused("show", path).startswith(f"localsgd: {said}")
 
 
 def test_the_runs_of_a_sweep_are_named_where_one_is_wanted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, refused: Refused
 ) -> None:
-    monkeypatch.setattr(ending, "_said", False)
-    assert main(["resume", str(swept(tmp_path, RUNS))]) == 2
-    assert f"has 4 in it; give one, as {tmp_path / RUNS[0]}" in capsys.readouterr().err
+    said = refused("resume", swept(tmp_path, RUNS))
+    assert f"has 4 in it; give one, as {tmp_path / RUNS[0]}" in said

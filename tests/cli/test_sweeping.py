@@ -6,22 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from localsgd.cli import main
 from localsgd.train.engine.run_folder import Folder
-from localsgd.train.launch import ending
-from tests.cli.conftest import TINY, Command, Ranks, same_end
+from tests.cli.conftest import TINY, Command, Done, Ranks, Refused, same_end
 
 SWEEP = ("sweep", *TINY, "--method", "post-local", "--vary", "local_steps=2,3", "--seeds", "0..1")
 NAMES = [f"local_steps={h}-seed{seed}" for seed in (0, 1) for h in (2, 3)]
 
 
 @pytest.fixture(scope="module")
-def swept(command: Command, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def swept(done: Done) -> tuple[Path, str]:
     """The folder of a sweep, and what it printed."""
-    out = tmp_path_factory.mktemp("swept") / "here"
-    ended = command(*SWEEP, "--out", out)
-    assert (ended.status, ended.err) == (0, "")
-    return out, ended.out
+    return done(*SWEEP)
 
 
 def test_forecast_table_and_pictures(swept: tuple[Path, str]) -> None:
@@ -124,18 +119,10 @@ def test_a_forecast_alone_trains_nothing(command: Command, tmp_path: Path) -> No
     ],
 )
 def test_mistakes_are_refused_before_anything_is_trained(
-    arguments: tuple[str, ...],
-    said: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...], said: str, tmp_path: Path, refused: Refused
 ) -> None:
-    monkeypatch.setattr(ending, "_said", False)
-    settings = ("--task", "digits", "--workers", "4", "--out", str(tmp_path / "a"))
-    assert main(["sweep", *settings, *arguments]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
+    settings = ("--task", "digits", "--workers", "4", "--out", tmp_path / "a")
+    assert said in refused("sweep", *settings, *arguments)
     assert not (tmp_path / "a").exists()
 
 

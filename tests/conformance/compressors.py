@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
@@ -89,8 +90,9 @@ def bits(row: Extents) -> int:
     return math.ceil(row.length / 8)
 
 
-def places(k: int, row: Extents) -> int:
-    return min(4 * k, bits(row))
+def size_of_largest(share: float, row: Extents, b: int) -> int:
+    k = math.ceil(share * row.scalars)
+    return k * b + min(4 * k, bits(row))
 
 
 KINDS = [
@@ -98,19 +100,15 @@ KINDS = [
     Kind("sign row", Sign("row"), sign_by_row, lambda row, b: bits(row) + b * bool(row.fragments)),
     Kind("sign chunk", Sign(16), sign_by_chunk, lambda row, b: bits(row) + b * chunks_of_16(row)),
     Kind("int8", Int8(16), int8, lambda row, b: row.length + b * math.ceil(row.length / 16)),
-    Kind(
-        "top-k bitmap",
-        TopK(0.2),
-        lambda x, row: largest(x, row, 0.2),
-        lambda row, b: (k := math.ceil(0.2 * row.scalars)) * b + places(k, row),
-        0.0,
-    ),
-    Kind(
-        "top-k indices",
-        TopK(0.01),
-        lambda x, row: largest(x, row, 0.01),
-        lambda row, b: (k := math.ceil(0.01 * row.scalars)) * b + places(k, row),
-        0.0,
+    *(
+        Kind(
+            f"top-k {places}",
+            TopK(share),
+            partial(largest, share=share),
+            partial(size_of_largest, share),
+            0.0,
+        )
+        for places, share in (("bitmap", 0.2), ("indices", 0.01))
     ),
     Kind("bfloat16", BFloat16(), lambda x, row: x.bfloat16().to(x), lambda row, b: 2 * row.length),
 ]

@@ -19,11 +19,12 @@ from torch import Tensor, nn
 
 from localsgd.testing.task import CHECKS, CHECKS_WITH_MODEL, default_model
 from localsgd.train.data import tasks
-from localsgd.train.data.task import Card, Defaults, Task
+from localsgd.train.data.task import Task
 from localsgd.train.data.tasks import imagenet, wikitext
 from localsgd.train.data.tasks.augment import crop_and_flip
 from localsgd.train.data.tasks.images import Images, ImageTask
 from localsgd.train.data.tasks.text import TextTask
+from tests.train.data.cards import card_of_images
 
 
 def from_disk(name: str) -> Callable[[], Task]:
@@ -50,18 +51,7 @@ def large(name: str) -> Callable[[], Task]:
 
 def made_up() -> Task:
     """Sixty random colour images with crops and flips."""
-    card = Card(
-        name="made-up",
-        title="Made-up images",
-        classes=4,
-        input_shape=(3, 16, 16),
-        train_size=60,
-        test_size=20,
-        default_model="resnet8",
-        defaults=Defaults(epochs=1, batch=2, learning_rate=0.1, lr_batch=2, weight_decay=0.0),
-        source="nowhere",
-        licence="none",
-    )
+    card = card_of_images(4, (3, 16, 16), train_size=60, test_size=20, default_model="resnet8")
     chance = torch.Generator().manual_seed(0)
 
     def images(count: int) -> Images:

@@ -1,4 +1,4 @@
-"""What crosses between processes, whoever sends it."""
+"""Which tensor operations are carried out, and what crosses between processes, whoever asks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class Crossing(TorchDispatchMode):
-    """Collects the names of all collectives and sends that are started inside, in order."""
+class Calls(TorchDispatchMode):
+    """Collects the names of all tensor operations inside, but for views, in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -17,6 +17,16 @@ class Crossing(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func.namespace == "c10d":
+        if self.counts(func):
             self.names.append(func.overloadpacket.__name__)
         return func(*args, **(kwargs or {}))
+
+    def counts(self, func: Any) -> bool:
+        return not func.is_view
+
+
+class Crossing(Calls):
+    """Collects the names of all collectives and sends that are started inside, in order."""
+
+    def counts(self, func: Any) -> bool:
+        return func.namespace == "c10d"

@@ -110,34 +110,6 @@ class Seen:
     seconds: float
 
 
-def manager_of(name: str, lighthouse: str, plan: Plan) -> Any:
-    from torch.distributed import TCPStore
-    from torchft import Manager, ProcessGroupGloo
-
-    store = TCPStore(plan.hostname, 0, is_master=True, wait_for_workers=False)
-    manager = Manager(
-        pg=ProcessGroupGloo(timeout=timedelta(seconds=plan.limit)),
-        min_replica_size=1,
-        use_async_quorum=False,
-        load_state_dict=None,
-        state_dict=None,
-        replica_id=name,
-        store_addr=plan.hostname,
-        store_port=store.port,
-        rank=0,
-        world_size=1,
-        timeout=timedelta(seconds=plan.limit),
-        quorum_timeout=timedelta(seconds=plan.quorum),
-        connect_timeout=timedelta(seconds=plan.quorum),
-        lighthouse_addr=lighthouse,
-        hostname=plan.hostname,
-        init_sync=False,
-        quorum_retries=20,
-    )
-    manager.kept_store = store
-    return manager
-
-
 def enter(namespace: str) -> None:
     """Moves this process into a network namespace."""
     if not namespace:
@@ -164,10 +136,20 @@ def work(name: str, lighthouse: str, plan: Plan, pipe: Connection) -> None:
 
 
 def train(name: str, lighthouse: str, plan: Plan, pipe: Connection) -> dict[str, Any]:
+    from localsgd.integrations.joining import manager_at
     from localsgd.integrations.torchft import GroupPeers, Managed
 
     model = Vector(plan.length, plan.seed)
-    manager = manager_of(name, lighthouse, plan)
+    quorum = timedelta(seconds=plan.quorum)
+    manager = manager_at(
+        plan.hostname,
+        name,
+        lighthouse,
+        timedelta(seconds=plan.limit),
+        quorum_timeout=quorum,
+        connect_timeout=quorum,
+        quorum_retries=20,
+    )
     inner = torch.optim.SGD(model.parameters(), lr=RATE, **plan.inner)
     dying_in_sums(GroupPeers, manager, plan)
     tell(pipe, ("made", None))

@@ -133,8 +133,8 @@ REDUCERS = [
     *_in(
         "reduce/test_majority.py",
         (
-            "MajorityVote.reduce",
-            "update.mul_((weights * collective.members).unsqueeze(-1))",
+            "reduced_wide",
+            "wide.mul_((weights * collective.members).unsqueeze(-1))",
             "None",
         ),
         ("_vote", "result.sign_()", "result"),
@@ -174,7 +174,7 @@ REDUCERS = [
         ("Chunk.encode", "self.codec.add(payload, error, -1.0)", "None"),
         ("gathers", "members <= 2", "members <= 1"),
         ("CompressedMean._in_two_phases", "means /= collective.members", ""),
-        ("CompressedMean._reduced", "weights * collective.members", "weights"),
+        ("reduced_wide", "weights * collective.members", "weights"),
         ("CompressedMean.bound", "self._fragments or Extents.of(layout)", "self._fragments"),
     ),
     *_in(
@@ -361,8 +361,8 @@ OPTIMIZER = [
         ("name_of", "f'worker-{worker:05d}'", "'worker'"),
         ("save", "tensor.to('cpu', copy=True)", "tensor"),
         ("put", "os.replace(folder, before)", "shutil.rmtree(folder)"),
-        ("_Found.put", "_set_random(self.tree['random'])", "None"),
-        ("_Found.put", "optimizer.zero_grad()", "None"),
+        ("Found.put", "set_random(self.tree['random'])", "None"),
+        ("Found.put", "optimizer.zero_grad()", "None"),
         (
             "UsedGradients.waiting",
             "all(ref() is g and local(g)._version == before for g, (ref, before) in pairs)",
@@ -373,7 +373,7 @@ OPTIMIZER = [
     *_in(
         "optimizer/test_regroup.py",
         ("_put_memory", "t.get('owed', 0)", "0"),
-        ("LocalSGD._load_own", "self._loop.open()", "None"),
+        ("Resumable._load_own", "self._loop.open()", "None"),
         ("LocalSGD._begin", "self._loop.all_averaged", "self.steps == 0"),
     ),
     *_in("optimizer/test_join.py", ("quieten", "ddp.join_hook = refuse_join", "")),

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from localsgd.optimizer.amp import all_finite, unscale
-
-
-class Names(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
+from tests.distributed.crossing import Calls
 
 
 def with_gradients(*gradients: torch.Tensor) -> torch.optim.Optimizer:
@@ -38,7 +26,7 @@ MIXED = (
 
 def test_unscaling_divides_by_kind_of_tensor() -> None:
     optimizer = with_gradients(*MIXED)
-    with Names() as calls:
+    with Calls() as calls:
         unscale(optimizer, torch.tensor(3.0))
     assert calls.names.count("_foreach_mul_") == 3
     assert "mul_" not in calls.names
@@ -50,7 +38,7 @@ def test_unscaling_divides_by_kind_of_tensor() -> None:
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_all_gradients_are_judged_with_one_question(bad: float) -> None:
     optimizer = with_gradients(*MIXED)
-    with Names() as calls:
+    with Calls() as calls:
         assert all_finite(optimizer)
     assert calls.names.count("_local_scalar_dense") == 1
     for parameter in optimizer.param_groups[0]["params"][:-1]:

@@ -303,8 +303,9 @@ def test_buffers_of_other_lengths_are_refused_on_all(call: str) -> None:
         assert "differs in dtype or shape between worker 1 and worker 0" in said
 
 
-def waited_for() -> list[str]:
-    """The third of three ranks comes to a sync when another has said that it is not there."""
+@contextlib.contextmanager
+def impatient() -> Iterator[tuple[list[str], dist.Store]]:
+    """What this rank says of those that it waits for; the store has `said` then."""
     store = distributed_c10d._get_default_store()
     said: list[str] = []
 
@@ -317,6 +318,12 @@ def waited_for() -> list[str]:
         mock.patch.object(presence, "PATIENCE_SECONDS", 0.2),
         mock.patch.object(presence.warnings, "warn", warn),
     ):
+        yield said, store
+
+
+def waited_for() -> list[str]:
+    """The third of three ranks comes to a sync when another has said that it is not there."""
+    with impatient() as (said, store):
         model, optimizer = made(local_steps=2)
         trained(model, optimizer, 1)
         if dist.get_rank() == 2:
@@ -335,18 +342,7 @@ def test_after_some_time_of_waiting_one_rank_says_for_whom() -> None:
 
 def in_a_wait_of_its_own() -> list[str]:
     """Rank 0 evaluates the average, for which the other waits in the program's own barrier."""
-    store = distributed_c10d._get_default_store()
-    said: list[str] = []
-
-    def warn(text: str, **_: Any) -> None:
-        said.append(text)
-        store.set("said", "")
-
-    with (
-        quick(),
-        mock.patch.object(presence, "PATIENCE_SECONDS", 0.2),
-        mock.patch.object(presence.warnings, "warn", warn),
-    ):
+    with impatient() as (said, store):
         model, optimizer = made(local_steps=2)
         trained(model, optimizer, 1)
         if dist.get_rank() == 1:

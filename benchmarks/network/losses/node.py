@@ -19,7 +19,6 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torchft
 from torch import nn
 from torchft.coordination import LighthouseServer
@@ -28,13 +27,11 @@ from torchft.local_sgd import LocalSGD as TheirLocalSGD
 from benchmarks.network.laboratory import WIRE
 from benchmarks.workloads import inner, loop, random_cifar
 from localsgd import LocalSGD
+from localsgd.integrations.joining import manager_at
 from localsgd.integrations.torchft import Managed
 from localsgd.train.data import models
 
 LOCAL_STEPS = 16
-LIMIT = timedelta(seconds=60)
-"""Of a collective."""
-
 QUORUM = timedelta(minutes=10)
 """Longer than any round."""
 
@@ -49,26 +46,16 @@ Look = Callable[[], tuple[int, int]]
 
 
 def manager_of(name: str, lighthouse: str, address: str, **state: Any) -> torchft.Manager:
-    store = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
-    manager = torchft.Manager(
-        pg=torchft.ProcessGroupGloo(timeout=LIMIT),
-        min_replica_size=1,
-        use_async_quorum=False,
-        timeout=LIMIT,
+    return manager_at(
+        address,
+        name,
+        lighthouse,
         quorum_timeout=QUORUM,
-        connect_timeout=LIMIT,
-        rank=0,
-        world_size=1,
-        store_addr=address,
-        store_port=store.port,
-        lighthouse_addr=lighthouse,
-        replica_id=name,
-        hostname=address,
         heartbeat_interval=timedelta(seconds=1),
-        **{"load_state_dict": None, "state_dict": None, **state},
+        init_sync=True,
+        quorum_retries=0,
+        **state,
     )
-    manager.kept_store = store  # type: ignore[attr-defined]
-    return manager
 
 
 def ours(model: nn.Module, sgd: Any, *where: str) -> tuple[Any, Look]:

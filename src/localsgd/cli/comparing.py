@@ -12,7 +12,15 @@ import msgspec
 from rich.console import Console
 
 from localsgd.cli.options import CompareCommand
-from localsgd.cli.training import complete, here, start, starts_processes, verdict, without_auto
+from localsgd.cli.training import (
+    complete,
+    here,
+    leads,
+    start,
+    starts_processes,
+    verdict,
+    without_auto,
+)
 from localsgd.errors import UserError
 from localsgd.show import pictures, tables
 from localsgd.train.config.methods import method
@@ -20,7 +28,6 @@ from localsgd.train.config.run import Run, checked, to_json
 from localsgd.train.config.unused import unused_settings
 from localsgd.train.config.vary import Point, points, seeds_of
 from localsgd.train.engine.run_folder import Folder, check_place
-from localsgd.train.launch import find_world, is_launched
 
 
 def compare(command: CompareCommand) -> int:
@@ -44,7 +51,7 @@ def compare(command: CompareCommand) -> int:
             for name, wanted in runs.items():
                 host.train_unless_ended(wanted, command.out / name, title=name)
         status = 0
-    if status == 0 and find_world().rank == 0 and not is_launched():
+    if status == 0 and leads():
         folders = [Folder(command.out / name) for name in runs]
         report(command.out, folders, Console(quiet=command.hosting.quiet))
     return status or verdict([command.out / name for name in runs])

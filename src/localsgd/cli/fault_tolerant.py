@@ -69,12 +69,13 @@ def split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
 def run(command: FaultTolerantCommand) -> int:
     """Starts the workers, and returns the exit status once all have ended."""
     command.check()
-    from localsgd.integrations.joining import check_installed, reached
+    from localsgd.integrations import joining
 
     os.environ.setdefault("RUST_LOG", "warn")  # torchft logs every request otherwise
-    check_installed()
+    joining.check_installed()
     from localsgd.train.launch import find_world
-    from localsgd.train.launch.store import serve_on_loopback
+    from localsgd.train.launch.slurm import LOOPBACK
+    from localsgd.train.launch.store import serve_on
     from localsgd.train.launch.tending import Tended, say
 
     if find_world().size > 1:
@@ -82,19 +83,23 @@ def run(command: FaultTolerantCommand) -> int:
             f"{FLAG} can't be used under torchrun or srun, which start the processes themselves; "
             "run it once on each machine"
         )
-    given = command.lighthouse or os.environ.get("TORCHFT_LIGHTHOUSE", "")
+    given = command.lighthouse or os.environ.get(joining.LIGHTHOUSE, "")
     with ExitStack() as held:
         if given:
-            place = given if "://" in given else f"http://{given}"
-            reached(place)
+            place = joining.place_of(given)
+            joining.reached(place)
         else:
             place = held.enter_context(_lighthouse())
-        gate, port = serve_on_loopback()
+        gate, port = serve_on(LOOPBACK)
         names = _names(command.processes, alone=not given)
+        shared = _environment(command.processes, alone=not given)
+        shared |= {joining.LIGHTHOUSE: place, joining.GATE: str(port)}
         workers = command.workers or (None if given else command.processes)
+        if workers is not None:
+            shared[joining.WORKERS] = str(workers)
 
         def environment(name: str, again: bool) -> dict[str, str]:
-            return _environment(name, again, place, workers, port, command.processes, not given)
+            return {**shared, joining.NAME: name, **({joining.AGAIN: "1"} if again else {})}
 
         say(f"{plural(command.processes, 'worker')} ({', '.join(names)}), lighthouse {place}")
         program = [sys.executable, *command.script]
@@ -126,16 +131,8 @@ def _names(processes: int, alone: bool) -> list[str]:
     return [f"{host}{number:0{len(str(processes - 1))}}" for number in range(processes)]
 
 
-def _environment(
-    name: str,
-    again: bool,
-    lighthouse: str,
-    workers: int | None,
-    gate: int,
-    processes: int,
-    alone: bool,
-) -> dict[str, str]:
-    from localsgd.integrations import joining
+def _environment(processes: int, alone: bool) -> dict[str, str]:
+    """This process's, with what torch needs to know of its workers."""
     from localsgd.train.launch.join import cores
     from localsgd.train.launch.store import loopback_interface
 
@@ -143,11 +140,6 @@ def _environment(
         "OMP_NUM_THREADS": str(max(1, cores() // processes)),
         "TORCH_CPP_LOG_LEVEL": "ERROR",  # stores warn with stack traces when a worker goes
     }
-    given = {joining.LIGHTHOUSE: lighthouse, joining.NAME: name, joining.GATE: str(gate)}
-    if workers is not None:
-        given[joining.WORKERS] = str(workers)
-    if again:
-        given[joining.AGAIN] = "1"
-    if alone and (interface := loopback_interface()) is not None:
-        given["GLOO_SOCKET_IFNAME"] = interface
+    interface = loopback_interface() if alone else None
+    given = {} if interface is None else {"GLOO_SOCKET_IFNAME": interface}
     return {**defaults, **os.environ, **given}

@@ -109,8 +109,9 @@ def _what_failed(error: OSError) -> str:
 
 def _parse(arguments: list[str]) -> Command | FaultTolerantCommand:
     """The command; `--config FILE` gives the values that other options override."""
-    if arguments[:1] == ["run"] and FLAG in arguments:
-        return _fault_tolerant(arguments[1:])
+    flag = next((word for word in arguments if word.replace("_", "-") == FLAG), None)
+    if arguments[:1] == ["run"] and flag is not None:
+        return _fault_tolerant(arguments[1:], flag)
     used(arguments)
     config = _value_of("--config", arguments)
     base = from_json(Path(config)) if config else Run()
@@ -144,8 +145,9 @@ def _parse(arguments: list[str]) -> Command | FaultTolerantCommand:
     return replace(command, run=checked(run))
 
 
-def _fault_tolerant(arguments: list[str]) -> FaultTolerantCommand:
-    own, script = split([argument for argument in arguments if argument != FLAG])
+def _fault_tolerant(arguments: list[str], flag: str) -> FaultTolerantCommand:
+    arguments.remove(flag)  # The script may have one of its own.
+    own, script = split(arguments)
     with _mistakes_in_one_line():
         found = tyro.cli(FaultTolerantCommand, args=own, prog=f"localsgd run {FLAG}")
     return replace(found, script=script)

@@ -18,6 +18,7 @@ from localsgd.cli.swept import keep, table
 from localsgd.cli.training import (
     complete,
     here,
+    leads,
     start,
     starts_processes,
     task_of,
@@ -32,7 +33,7 @@ from localsgd.train.config.run import Run
 from localsgd.train.config.vary import Point, point, points, seeds_of
 from localsgd.train.data import tasks
 from localsgd.train.engine.run_folder import Folder
-from localsgd.train.launch import find_world, is_launched
+from localsgd.train.launch import find_world
 
 TRUNKS = ".trunks"
 """Folder of the first phases that runs share."""
@@ -47,12 +48,12 @@ def sweep(command: SweepCommand) -> int:
     _, count = shard_of(command.shard)
     mine = {name: runs[name] for name in names_in(share(in_shards(runs, count), command.shard))}
     hosting = without_auto(command.hosting, list(runs.values()))
-    console = Console(quiet=hosting.quiet or find_world().rank > 0 or is_launched())
+    console = Console(quiet=hosting.quiet or not leads())
     _foretell(mine, command, hosting, console)
     if command.forecast:
         return 0
     names = list(varied[0].values)
-    if find_world().rank == 0 and not is_launched():
+    if leads():
         keep(command.out, list(runs), names, baseline)
     status = _train(mine, command, hosting)
     if status == 0:
@@ -168,7 +169,7 @@ def _report(
     use: Sequence[str],
 ) -> None:
     """The table and the pictures, once all runs of all shards have ended."""
-    if find_world().rank or is_launched():
+    if not leads():
         return
     folders = [Folder(out / name) for name in runs]
     left = sum(folder.summary() is None for folder in folders)

@@ -89,7 +89,7 @@ def resume(command: ResumeCommand) -> int:
     folder = Folder.open(command.folder)
     wanted = folder.run
     changed = changed_plugins(wanted)
-    if find_world().rank == 0 and not is_launched():
+    if leads():
         Console(quiet=command.hosting.quiet).print(*changed, sep="\n", end="\n" if changed else "")
     complete(wanted)  # refuses an impossible run before anything starts
     hosting = as_before(command.folder, command.hosting)
@@ -108,6 +108,11 @@ def resume(command: ResumeCommand) -> int:
     with here(wanted, hosting) as host:
         host.train(wanted, command.folder, resuming=True)
     return verdict([command.folder])
+
+
+def leads() -> bool:
+    """Whether this process, of all of a command, is the one that reports."""
+    return find_world().rank == 0 and not is_launched()
 
 
 def verdict(paths: Sequence[Path]) -> int:

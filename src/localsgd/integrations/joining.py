@@ -1,6 +1,6 @@
 """A worker's `torchft.Manager` from its environment, as `localsgd run --fault-tolerant` sets it.
 
-    TORCHFT_LIGHTHOUSE    http://HOST:PORT of the lighthouse
+    TORCHFT_LIGHTHOUSE    HOST:PORT of the lighthouse, or http://HOST:PORT
     LOCALSGD_WORKERS      K as planned
     LOCALSGD_NAME         of this worker; ranks follow from names
     LOCALSGD_GATE         port of a store on loopback, in which it says how far it is
@@ -18,13 +18,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import torch.distributed as dist
 
 from localsgd.errors import UserError
 from localsgd.train.launch.slurm import LOOPBACK
+from localsgd.train.launch.store import serve_on
 from localsgd.train.launch.tending import OPEN, joined_key, made_key
 
 if TYPE_CHECKING:
@@ -56,7 +57,6 @@ class Joining:
 
     Args:
         manager: its own.
-        store: that the manager's process group needs, held here as long as the worker lives.
         workers: K as planned, if it is said.
         name: of this worker.
         again: whether it was started again.
@@ -64,7 +64,6 @@ class Joining:
     """
 
     manager: Manager
-    store: dist.TCPStore
     workers: int | None
     name: str
     again: bool
@@ -76,43 +75,21 @@ class Joining:
         """Makes the manager, and waits at the gate if there is one.
 
         Raises:
-            UserError: torchft is not installed, or there is no lighthouse.
+            UserError: torchft is not installed, there is no lighthouse, or K is no number.
         """
         check_installed()
-        from torchft import Manager, ProcessGroupGloo
-
         lighthouse = environment.get(LIGHTHOUSE)
         if not lighthouse:
             raise UserError(
                 f"{LIGHTHOUSE} does not say where the lighthouse is; start the script by `localsgd "
-                "run --fault-tolerant SCRIPT`, or set it to http://HOST:PORT of one of yours"
+                "run --fault-tolerant SCRIPT`, or set it to HOST:PORT of one of yours"
             )
-        here = reached(lighthouse)
-        store = _store_at(here)
+        lighthouse, workers = place_of(lighthouse), _workers(environment)
         name = environment.get(NAME) or own_name()
         limit = timedelta(seconds=float(environment.get("TORCHFT_TIMEOUT_SEC", LIMIT.seconds)))
-        manager = Manager(
-            pg=ProcessGroupGloo(timeout=limit),
-            use_async_quorum=False,
-            init_sync=False,  # The first sync shares a model.
-            min_replica_size=1,
-            load_state_dict=None,
-            state_dict=None,
-            rank=0,
-            world_size=1,
-            store_addr=here,
-            store_port=store.port,
-            hostname=here,
-            replica_id=name,
-            lighthouse_addr=lighthouse,
-            timeout=limit,
-            quorum_timeout=QUORUM_LIMIT,
-            connect_timeout=LIMIT,
-            quorum_retries=RETRIES,
-        )
-        again, workers = AGAIN in environment, environment.get(WORKERS)
-        gate = _gate(environment, name, again)
-        return Joining(manager, store, int(workers) if workers else None, name, again, gate)
+        manager = manager_at(reached(lighthouse), name, lighthouse, limit)
+        again = AGAIN in environment
+        return Joining(manager, workers, name, again, _gate(environment, name, again))
 
     def joined(self) -> None:
         """Tells the launcher that this worker has been in a sync that counts."""
@@ -122,14 +99,49 @@ class Joining:
         self._said = True
 
 
-def _store_at(address: str) -> dist.TCPStore:
-    """A store that listens there alone."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.create_server((address, 0), family=family, backlog=1024)
-    port = listener.getsockname()[1]
-    return dist.TCPStore(
-        address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+def manager_at(
+    address: str, name: str, lighthouse: str, limit: timedelta = LIMIT, **settings: Any
+) -> Manager:
+    """The manager of a worker that is a replica group of its own; others reach it at `address`.
+
+    Args:
+        limit: of a collective.
+        settings: of `torchft.Manager`, beside or in place of those here.
+    """
+    from torchft import Manager, ProcessGroupGloo
+
+    store, port = serve_on(address)
+    usual = {
+        "use_async_quorum": False,
+        "init_sync": False,  # The first sync shares a model.
+        "min_replica_size": 1,
+        "load_state_dict": None,
+        "state_dict": None,
+        "quorum_timeout": QUORUM_LIMIT,
+        "connect_timeout": LIMIT,
+        "quorum_retries": RETRIES,
+    }
+    manager = Manager(
+        pg=ProcessGroupGloo(timeout=limit),
+        rank=0,
+        world_size=1,
+        store_addr=address,
+        store_port=port,
+        hostname=address,
+        replica_id=name,
+        lighthouse_addr=lighthouse,
+        timeout=limit,
+        **(usual | settings),
     )
+    manager.kept_store = store  # Its process group needs it as long as the worker lives.
+    return manager
+
+
+def _workers(environment: Mapping[str, str]) -> int | None:
+    text = environment.get(WORKERS)
+    if text and not (text.isdecimal() and int(text)):
+        raise UserError(f"{WORKERS}={text} is no number of workers; give 1 or more")
+    return int(text) if text else None
 
 
 def _gate(environment: Mapping[str, str], name: str, again: bool) -> dist.TCPStore | None:
@@ -153,6 +165,11 @@ def check_installed() -> None:
             "workers that come and go need torchft, which is not installed; "
             "pip install 'localsgd[torchft]'"
         ) from None
+
+
+def place_of(lighthouse: str) -> str:
+    """Its http://HOST:PORT, also from HOST:PORT."""
+    return lighthouse if "://" in lighthouse else f"http://{lighthouse}"
 
 
 def reached(lighthouse: str) -> str:

@@ -16,11 +16,9 @@ have gone on, it gets at their next sync what they have.
 from __future__ import annotations
 
 import copy
-import itertools
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -29,12 +27,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from localsgd.averaging.buffers import KeptBuffers, mean_buffers, put_buffers
+from localsgd.averaging.buffers import KeptBuffers, put_buffers
 from localsgd.averaging.derived import renew, renew_attributes
 from localsgd.averaging.level import Level
 from localsgd.averaging.placement import HostedLevel, Placement
 from localsgd.averaging.topology import Topology
 from localsgd.errors import PeerLost
+from localsgd.optimizer.managed_exchange import Exchange, Result
 from localsgd.optimizer.membership import Meeting, Membership
 from localsgd.optimizer.model_levels import ModelLevels
 from localsgd.optimizer.not_finite import clear_not_finite
@@ -51,21 +50,6 @@ def managed_placement(membership: Membership) -> Placement:
     """One worker here, and one level, which joins it with whoever is there."""
     level = HostedLevel(1, 1, membership.collective)
     return Placement(Topology((1,)), 0, 1, (level,), InProcess())
-
-
-@dataclass
-class Result:
-    """What a sync gives if it counts.
-
-    Args:
-        means: of each row; none where nobody had trained yet, and all take over one model.
-        buffers: of the averaged model.
-        told: what schedules will see, `[K, n]`, if they look at anything.
-    """
-
-    means: list[Tensor] = field(default_factory=list)
-    buffers: dict[str, Tensor] = field(default_factory=dict)
-    told: Tensor | None = None
 
 
 class ManagedLevels(ModelLevels):
@@ -96,19 +80,18 @@ class ManagedLevels(ModelLevels):
         inner: Optimizer,
         ledger: Ledger,
     ) -> None:
-        self._copies = [row.values.clone() for row in rows]
+        copies = [row.values.clone() for row in rows]
         self._module = module
         self._membership = membership
         self._patience = patience
         self.buffers: dict[str, Tensor] = {}
         self._entry = ledger.levels[-1]
-        self._world = Metered(membership.collective, self._entry)
         self._reports: Reports | None = None
         left_out = partial(clear_not_finite, inner)
         alone = Agreement(placement, rows)
-        super().__init__(
-            rows, placement, alone, settings, ledger, left_out=left_out, over=self._copies
-        )
+        super().__init__(rows, placement, alone, settings, ledger, left_out=left_out, over=copies)
+        world = Metered(membership.collective, self._entry)
+        self._exchange = Exchange(rows, copies, tuple(self.levels), module, membership, world)
 
     @property
     def levels(self) -> Iterator[Level]:
@@ -171,8 +154,8 @@ class ManagedLevels(ModelLevels):
         try:
             meeting = self._met()
             memories = self._memories()
-            result = self._result(meeting, report)
-            self._all_whole(meeting)
+            result = self._exchange.result(meeting, report)
+            self._exchange.all_whole(meeting)
         except Broken as broken:
             failure = broken
         except PeerLost:
@@ -212,71 +195,6 @@ class ManagedLevels(ModelLevels):
     def _memories(self) -> list[dict[str, Any]]:
         return [copy.deepcopy(level.reducer.state()) for level in self.levels]
 
-    def _result(self, meeting: Meeting, report: Tensor | None) -> Result:
-        for row, own in zip(self._rows, self._copies, strict=True):
-            own.copy_(row.values)
-        peers = meeting.peers
-        if not meeting.contributors:
-            source = meeting.holders[0]
-            for own in self._copies:
-                peers.share(own, source)
-            buffers = mean_buffers([self._module], InProcess())
-            return Result([], self._shared(buffers, meeting, source))
-        if self._membership.changed(meeting):
-            before, now = len(self._membership.averaged), len(meeting.contributors)
-            for level in self.levels:
-                level.reducer.regroup(before, now)
-        means = list(map(self._mean, self.levels, itertools.repeat(meeting)))
-        buffers = mean_buffers([self._module], self._membership.collective)
-        if meeting.has_guests:
-            buffers = self._shared(buffers, meeting, meeting.contributors[0])
-        self._hand_over(meeting)
-        told = None if report is None else self._world.gather(report[None]).wait()[0]
-        return Result(means, buffers, told)
-
-    def _mean(self, level: Level, meeting: Meeting) -> Tensor:
-        level.begin_average()
-        mean = level.received()
-        if meeting.has_guests:
-            for result in (mean, *level.reducer.shared()):
-                meeting.peers.share(result, meeting.contributors[0])
-        return mean
-
-    def _shared(
-        self, buffers: dict[str, Tensor], meeting: Meeting, source: int
-    ) -> dict[str, Tensor]:
-        for buffer in buffers.values():
-            sent = buffer.contiguous()
-            meeting.peers.share(sent, source)
-            buffer.copy_(sent)
-        return buffers
-
-    def _hand_over(self, meeting: Meeting) -> None:
-        """Contributors that stay take over the error memories of those that leave.
-
-        A memory adds e_k / K to the next mean; with e_j + e_k / stayers, its sum over the stayers
-        is the same.
-        """
-        leavers = [r for r in meeting.contributors if meeting.standings[r].leaves]
-        stayers = meeting.stayers
-        if not leavers or not stayers:
-            return
-        own = meeting.peers.rank
-        for level in self.levels:
-            count = len(meeting.contributors)
-            level.reducer.regroup(count, count)  # All of it is in one vector then.
-            error = level.reducer.state().get("error")
-            if error is None:  # on all
-                continue
-            given = error.clone() if own in leavers else torch.zeros_like(error)
-            meeting.peers.sum(given)
-            if own in stayers:
-                error += given / len(stayers)
-
-    def _all_whole(self, meeting: Meeting) -> None:
-        """Returns only if everybody gets here, with all that it needs."""
-        meeting.peers.sum(torch.ones(1))
-
     def _take(self, meeting: Meeting, result: Result) -> None:
         """The sync counts: everything moves."""
         guest = meeting.peers.rank not in meeting.contributors
@@ -284,7 +202,7 @@ class ManagedLevels(ModelLevels):
             if result.means:
                 level.take(result.means[index])
             elif not level.plain:
-                level.anchor.copy_(self._copies[index])
+                level.anchor.copy_(self._exchange.copies[index])
             row.values.copy_(level.anchor[0])
             if guest:
                 level.reducer.regroup(0, len(meeting.contributors))

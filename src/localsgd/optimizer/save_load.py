@@ -1,8 +1,6 @@
 """Saves and loads all that training needs: one call on all ranks, whole or not at all.
 
-The folder is a checkpoint of `torch.distributed.checkpoint`. Everything in it stands under its
-worker, `worker-00002/model/0.weight`: PyTorch takes equal keys for replicas, and would put together
-a model of some tensors of one worker and some of another, without a word.
+The folder is a checkpoint of `torch.distributed.checkpoint`; `save_parts.py` says what is in it.
 """
 
 from __future__ import annotations
@@ -10,39 +8,21 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from localsgd.errors import UserError
 from localsgd.optimizer import averaged_file
-from localsgd.optimizer.ddp import unwrapped
 from localsgd.optimizer.local_sgd import LocalSGD
-from localsgd.optimizer.regroup import Momenta, Regrouped
-from localsgd.optimizer.save_source import Source, name_of
-from localsgd.optimizer.saved import check_inner
-from localsgd.optimizer.wrapping import KEY
-from localsgd.rows.shards import cut_like, is_sharded, reshard
-from localsgd.saving.tree import POSITION, as_tensor, as_text, pack
-
-ABOUT = "about"
-"""The tensor that says, as JSON, what all workers share."""
-
-FORMAT = 1
-"""Of what is saved; another one when it changes."""
-
-PARTS = ("model", "optimizers", "objects", "values", "random")
-"""Of what a worker saves."""
-
-GRADIENTS = "gradients"
-"""A part that is saved only where some wait for further micro-batches."""
+from localsgd.optimizer.regroup import Momenta
+from localsgd.optimizer.save_found import Found
+from localsgd.optimizer.save_parts import averaged_weights, own_parts
+from localsgd.saving.tree import POSITION
 
 log = logging.getLogger("localsgd")
 
@@ -63,7 +43,7 @@ def save(
     what was there before.
 
     Examples:
-        >>> import tempfile
+        >>> import tempfile, torch
         >>> model = torch.nn.Linear(2, 1)
         >>> optimizer = LocalSGD(torch.optim.SGD(model.parameters(), 0.1), model, local_steps=8)
         >>> folder = tempfile.mkdtemp() + "/save"
@@ -91,9 +71,12 @@ def save(
     place, optimizers = _absolute(folder), _listed(optimizer)
     lead = optimizers[0]
     names = _names_of_stage if lead.agreement.of_stages else lambda _: []
-    tensors = _agreed(lead, "save", lambda: _own(model, optimizers, more), names)
-    averaged = _averaged(model, optimizers)
-    files = {averaged_file.NAME: partial(averaged_file.write, tensors=averaged)}
+    tensors = _agreed(lead, "save", lambda: own_parts(model, optimizers, more), names)
+    files = {
+        averaged_file.NAME: partial(
+            averaged_file.write, tensors=averaged_weights(model, optimizers)
+        )
+    }
     with lead.apart() as group:
         if not asynchronous:
             write(place, tensors, group, files)
@@ -132,8 +115,8 @@ def load(
     """
     place, optimizers = _absolute(folder), _listed(optimizer)
     lead = optimizers[0]
-    found: _Found = _agreed(
-        lead, "load", lambda: _Found.read(place, model, optimizers, momenta, more)
+    found: Found = _agreed(
+        lead, "load", lambda: Found.read(place, model, optimizers, momenta, more)
     )
     found.put(model, optimizers, more)
     if found.said and lead.worker == 0:
@@ -224,229 +207,6 @@ def _check_stages(names: Sequence[Sequence[str]]) -> None:
                 )
 
 
-def _own(model: nn.Module, optimizers: Sequence[LocalSGD], more: Any) -> dict[str, Tensor]:
-    """All tensors of this worker, under its name, and what all workers share."""
-    averaged_file.check_safetensors()
-    module = _checked(model, optimizers)
-    state = module.state_dict()
-    lead = optimizers[0]
-    stages = lead.agreement.of_stages
-    if stages and any(map(is_sharded, state.values())):
-        raise UserError(
-            "ranks of a worker hold stages of the model that are sharded as well, and names of "
-            "shards don't say of which stage they are; save the state_dict() of each rank's model "
-            "and optimizer by torch.save, and load it on the same rank"
-        )
-    objects = {name: one.state_dict() for name, one in more.items() if _has_state(name, one)}
-    tree = {
-        "model": {"state": state, "versions": getattr(state, "_metadata", None)},
-        "optimizers": [optimizer.state_dict() for optimizer in optimizers],
-        "objects": objects,
-        "values": {name: value for name, value in more.items() if name not in objects},
-        "random": _random(),
-    }
-    tensors: dict[str, Tensor] = {}
-    own = name_of(lead.worker, lead.agreement.position, lead.agreement.positions)
-    if any(optimizer.accumulating for optimizer in optimizers):
-        named = module.named_parameters()
-        tree[GRADIENTS] = {name: p.grad for name, p in named if p.grad is not None}
-    for part in tree:
-        found, text = pack(tree[part], f"{own}/{part}")
-        tensors |= found
-        tensors[f"{own}/{part}.json"] = as_tensor(text)
-    about = {"format": FORMAT, "workers": lead.workers, "steps": lead.steps}
-    if lead.agreement.positions > 1:
-        about |= {"positions": lead.agreement.positions, "stages": stages}
-    return {**tensors, ABOUT: as_tensor(json.dumps(about))}
-
-
-def _averaged(model: nn.Module, optimizers: Sequence[LocalSGD]) -> dict[str, Tensor]:
-    """The averaged model, on rank 0 alone."""
-    with ExitStack() as stack:
-        for optimizer in optimizers:
-            stack.enter_context(optimizer.averaged_model())
-        if optimizers[0].worker:
-            return {}
-        found = averaged_file.copied(unwrapped(model)[0].state_dict())
-        agreement = optimizers[0].agreement
-        if agreement.of_stages:
-            return {name: own[name] for own in agreement.gathered(found) for name in own}
-        return {} if agreement.position else found
-
-
-class _Found:
-    """What was read for this worker, checked.
-
-    Args:
-        id: of the save.
-        tree: the parts of it, by name.
-        said: what became of them if the number of workers is another one.
-        regrouped: of each optimizer, if it is.
-    """
-
-    def __init__(
-        self, id: str, tree: dict[str, Any], said: str = "", regrouped: Sequence[Regrouped] = ()
-    ) -> None:
-        self.id = id
-        self.tree = tree
-        self.said = said
-        self._regrouped = regrouped
-
-    @staticmethod
-    def read(
-        place: Path,
-        model: nn.Module,
-        optimizers: Sequence[LocalSGD],
-        momenta: Momenta,
-        more: Mapping[str, Any],
-    ) -> _Found:
-        from localsgd.saving.store import Saved
-
-        averaged_file.check_safetensors()
-        module, files = _checked(model, optimizers), Saved(place)
-        about = json.loads(as_text(files.read([ABOUT])[ABOUT]))
-        if about["format"] != FORMAT:
-            raise UserError(
-                f"{place} has the format {about['format']}, and this version reads {FORMAT}; go on "
-                "with the version that it was saved by"
-            )
-        lead = optimizers[0]
-        then, now = about["workers"], lead.workers
-        _check_cut(place, about, lead)
-        source = Source(files, about.get("positions", 1), module, optimizers)
-        worker = lead.worker if then == now else 0
-        accumulating = [GRADIENTS] if source.has(worker, GRADIENTS) else []
-        tree = source.read(worker, [*PARTS, *accumulating])
-        found = _Found(files.id, tree)
-        if len(tree["optimizers"]) != len(optimizers):
-            raise UserError(
-                f"{place} was saved with {len(tree['optimizers'])} optimizers, not with "
-                f"{len(optimizers)}; give the same in the same order"
-            )
-        if then != now or source.positions != lead.agreement.positions:
-            found._regroup(source, then, now, optimizers, momenta)
-            state, whole = module.state_dict(), averaged_file.read(files.place / averaged_file.NAME)
-            tree["model"]["state"] |= {
-                name: cut_like(value, state.get(name, value))
-                for name, value in whole.items()
-                if name in state or not about.get("stages")  # else it is of another stage
-            }
-        else:
-            for optimizer, state in zip(optimizers, tree["optimizers"], strict=True):
-                optimizer.check_state_dict(state)
-        _check_names(module, tree["model"]["state"], place)
-        _check_more(tree["objects"], more, place)
-        return found
-
-    def _regroup(
-        self, source: Source, then: int, now: int, optimizers: Sequence[LocalSGD], momenta: Momenta
-    ) -> None:
-        alike = source.positions == optimizers[0].agreement.positions
-        self._regrouped = [Regrouped(momenta, rows=alike) for _ in optimizers]
-        current = [optimizer.state_dict() for optimizer in optimizers]
-        for worker in range(then):
-            states = source.read(worker, ["optimizers"])["optimizers"]
-            for regrouped, state, here in zip(self._regrouped, states, current, strict=True):
-                check_inner(state[KEY]["made_with"], here[KEY]["made_with"])
-                regrouped.add(state)
-        for index, (one, optimizer) in enumerate(zip(self._regrouped, optimizers, strict=True)):
-            self.tree["optimizers"][index] = state = one.state(current[index])
-            optimizer.check_state_dict(state)
-        self.tree["random"] = None
-        dropped = "; gradients of micro-batches: dropped" if self.tree.pop(GRADIENTS, None) else ""
-        self.said = (
-            f"{source.files.place} was saved by {then} workers and is gone on from by {now}, at "
-            f"step {self.tree['optimizers'][0]['local_sgd']['steps']}: all begin a new round from "
-            f"the averaged model; {self._regrouped[0].said}{dropped}; all else is worker 0's; a "
-            f"step sees {now}/{then} times the samples"
-        )
-
-    def put(
-        self, model: nn.Module, optimizers: Sequence[LocalSGD], more: Mapping[str, Any]
-    ) -> None:
-        """Loads everything."""
-        state = OrderedDict(self.tree["model"]["state"])
-        state._metadata = self.tree["model"]["versions"]  # type: ignore[attr-defined]
-        module, _ = unwrapped(model)
-        reshard(module)
-        module.load_state_dict(state)
-        for optimizer, own in zip(optimizers, self.tree["optimizers"], strict=True):
-            optimizer.load_state_dict(own)
-            optimizer.zero_grad()
-        named, waiting = dict(module.named_parameters()), self.tree.get(GRADIENTS, {})
-        for name, gradient in waiting.items():
-            named[name].grad = gradient.to(named[name].device)
-        for name, one in self.tree["objects"].items():
-            more[name].load_state_dict(one)
-        if self.tree["random"] is not None:
-            _set_random(self.tree["random"])
-
-
-def _checked(model: nn.Module, optimizers: Sequence[LocalSGD]) -> nn.Module:
-    """The user's own module, which must have all parameters of the optimizers."""
-    module, _ = unwrapped(model)
-    there = set(map(id, module.parameters()))
-    for optimizer in optimizers:
-        if not all(id(p) in there for g in optimizer.param_groups for p in g["params"]):
-            raise UserError(
-                "the model lacks parameters of the optimizer; give the model that LocalSGD was "
-                "given, or an nn.ModuleList of those that several were"
-            )
-    return module
-
-
-def _check_cut(place: Path, about: Mapping[str, Any], lead: LocalSGD) -> None:
-    """Refuses other stages than then: inner optimizers number their tensors stage by stage."""
-    agreement = lead.agreement
-    then = about["positions"] if about.get("stages") else 1
-    now = agreement.positions if agreement.of_stages else 1
-    if then != now:
-        cuts = [f"in {count} stages" if count > 1 else "in one piece" for count in (then, now)]
-        raise UserError(
-            f"{place} was saved of a model {cuts[0]}, and this one is {cuts[1]}; cut it as it was, "
-            f"or begin anew from the weights in {averaged_file.NAME}"
-        )
-
-
-def _check_names(module: nn.Module, state: Mapping[str, Any], place: Path) -> None:
-    """Refuses the weights of another model."""
-    now = module.state_dict()
-    for name in (*now, *state):
-        if name not in now or name not in state:
-            raise UserError(
-                f"{place} was saved of another model: only one of the two has {name}; use the "
-                "model that it was saved with"
-            )
-        shapes = [getattr(each[name], "shape", None) for each in (state, now)]
-        if shapes[0] != shapes[1]:
-            raise UserError(
-                f"{place} was saved of another model: {name} was {shapes[0]} and is {shapes[1]}; "
-                "use the model that it was saved with"
-            )
-
-
-def _check_more(objects: Mapping[str, Any], more: Mapping[str, Any], place: Path) -> None:
-    for name in more:
-        if not _has_state(name, more[name]):
-            raise UserError(
-                f"{name} has no load_state_dict(), so nothing can be loaded into it; load() "
-                "returns numbers, text and tensors by name"
-            )
-        if name not in objects:
-            raise UserError(f"{place} has no state of {name}; it was saved without")
-    for name in objects:
-        if name not in more:
-            raise UserError(
-                f"{place} has a state of {name}, which would begin anew; give it to load()"
-            )
-
-
-def _has_state(name: str, value: Any) -> bool:
-    if isinstance(value, LocalSGD):
-        raise UserError(f"{name} is a LocalSGD; give all of them as a list: [first, second]")
-    return all(callable(getattr(value, call, None)) for call in ("state_dict", "load_state_dict"))
-
-
 def _listed(optimizer: LocalSGD | Sequence[LocalSGD]) -> Sequence[LocalSGD]:
     found = optimizer if isinstance(optimizer, list | tuple) else [optimizer]
     for one in found:
@@ -458,21 +218,6 @@ def _listed(optimizer: LocalSGD | Sequence[LocalSGD]) -> Sequence[LocalSGD]:
     if not found:
         raise UserError("the list of optimizers is empty; give at least one LocalSGD")
     return found
-
-
-def _random() -> dict[str, Any]:
-    """Torch's random numbers, of the CPU and of this process's GPU."""
-    on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
-    return {
-        "cpu": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state() if on_gpu else None,
-    }
-
-
-def _set_random(random: Mapping[str, Any]) -> None:
-    torch.set_rng_state(random["cpu"])
-    if random["cuda"] is not None and torch.cuda.is_available():
-        torch.cuda.set_rng_state(random["cuda"])
 
 
 def _absolute(folder: str | os.PathLike[str]) -> Path:

@@ -37,10 +37,9 @@ from localsgd.reduce.compressor import (
     first_fault,
     keeps,
     read,
-    scale_dtype,
 )
 from localsgd.reduce.extents import Extents, parts
-from localsgd.reduce.memory import check_saved, memory_at, places_of, refusal
+from localsgd.reduce.memory import check_saved, memory_at, places_of, reduced_wide, refusal
 from localsgd.reduce.reducer import Reducer
 from localsgd.rows.layout import Layout
 from localsgd.wire.collective import Collective, Pending
@@ -130,14 +129,9 @@ class CompressedMean(Reducer):
         self, update: Tensor, weights: Tensor | None, collective: Collective
     ) -> Pending[Tensor]:
         check_dtype(update.dtype)
-        wide = update.to(scale_dtype(update.dtype))
-        return self._reduced(wide, weights, collective).then(lambda mean: mean.to(update.dtype))
+        return reduced_wide(self._reduced, update, weights, collective)
 
-    def _reduced(
-        self, update: Tensor, weights: Tensor | None, collective: Collective
-    ) -> Pending[Tensor]:
-        if weights is not None:
-            update.mul_((weights * collective.members).unsqueeze(-1))
+    def _reduced(self, update: Tensor, collective: Collective) -> Pending[Tensor]:
         if "place" not in self._memory:
             self._memory["place"] = places_of(update, collective)
         self._places = self._places or self._memory["place"][0].tolist()

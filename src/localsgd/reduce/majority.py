@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from localsgd.reduce.compressor import encode, first_fault, scale_dtype
+from localsgd.reduce.compressor import encode, first_fault
 from localsgd.reduce.extents import Extents
-from localsgd.reduce.memory import refusal
+from localsgd.reduce.memory import reduced_wide, refusal
 from localsgd.reduce.reducer import Reducer
 from localsgd.reduce.sign import Sign, SignCodec
 from localsgd.rows.layout import Layout
@@ -44,9 +44,9 @@ class MajorityVote(Reducer):
         self, update: Tensor, weights: Tensor | None, collective: Collective
     ) -> Pending[Tensor]:
         """Reduces as `Reducer.reduce`. Weights apply to the scales; every member has one vote."""
-        given, update = update, update.to(scale_dtype(update.dtype))
-        if weights is not None:
-            update.mul_((weights * collective.members).unsqueeze(-1))
+        return reduced_wide(self._reduced, update, weights, collective)
+
+    def _reduced(self, update: Tensor, collective: Collective) -> Pending[Tensor]:
         n = update.shape[-1]
         fragments = self._fragments or Extents.whole(n)
         codec = self.sign.codec(fragments, update.dtype)
@@ -61,7 +61,7 @@ class MajorityVote(Reducer):
                 raise refusal(tensor, torch.tensor(flags, device=sent.device), collective)
             for result, payloads in zip(update[:, 0].zero_(), received, strict=True):
                 _vote(codec, payloads, result)
-            return update[:, 0].to(given.dtype)
+            return update[:, 0]
 
         return Pending(finish)
 

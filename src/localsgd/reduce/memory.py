@@ -1,15 +1,29 @@
-"""Common parts of reducers with a memory: indices of members, and checks of a loaded memory."""
+"""Common parts of reducers: weights, indices of members, and checks of a loaded memory."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from localsgd.errors import UserError
-from localsgd.reduce.compressor import NotFinite
-from localsgd.wire.collective import Collective
+from localsgd.reduce.compressor import NotFinite, scale_dtype
+from localsgd.wire.collective import Collective, Pending
+
+
+def reduced_wide(
+    reduced: Callable[[Tensor, Collective], Pending[Tensor]],
+    update: Tensor,
+    weights: Tensor | None,
+    collective: Collective,
+) -> Pending[Tensor]:
+    """What `reduced` makes of weighted updates in the dtype of their scales, in their own dtype."""
+    wide = update.to(scale_dtype(update.dtype))
+    if weights is not None:
+        wide.mul_((weights * collective.members).unsqueeze(-1))
+    return reduced(wide, collective).then(lambda mean: mean.to(update.dtype))
 
 
 def places_of(update: Tensor, collective: Collective) -> Tensor:

@@ -25,9 +25,9 @@ from torch import Tensor
 
 from localsgd.basics.seeds import generator_for
 from localsgd.errors import UserError
-from localsgd.reduce.compressor import check_dtype, first_not_finite, scale_dtype
+from localsgd.reduce.compressor import check_dtype, first_not_finite
 from localsgd.reduce.exact import ExactMean
-from localsgd.reduce.memory import check_saved, memory_at, refusal
+from localsgd.reduce.memory import check_saved, memory_at, reduced_wide, refusal
 from localsgd.reduce.reducer import Reducer, Unsuitable
 from localsgd.rows.layout import Layout, Slot
 from localsgd.wire.collective import Collective, Pending
@@ -119,14 +119,9 @@ class PowerSgd(Reducer):
         self, update: Tensor, weights: Tensor | None, collective: Collective
     ) -> Pending[Tensor]:
         self._check_length(update)
-        wide = update.to(scale_dtype(update.dtype))
-        return self._reduced(wide, weights, collective).then(lambda mean: mean.to(update.dtype))
+        return reduced_wide(self._reduced, update, weights, collective)
 
-    def _reduced(
-        self, update: Tensor, weights: Tensor | None, collective: Collective
-    ) -> Pending[Tensor]:
-        if weights is not None:
-            update.mul_((weights * collective.members).unsqueeze(-1))
+    def _reduced(self, update: Tensor, collective: Collective) -> Pending[Tensor]:
         if self._error is not None:
             self._error = memory_at(self._error, update)
             update += self._error

@@ -30,6 +30,7 @@ from localsgd.reduce.compressor import (
     maybe_not_finite,
     put,
     scale_dtype,
+    take,
     widest,
 )
 from localsgd.reduce.extents import BITS, Extents
@@ -164,9 +165,9 @@ class SignCodec:
             x[start:stop] *= scales[scale]
 
     def scales_of(self, payloads: Tensor) -> Tensor:
-        """The scales `[P, s]` in payloads `[P, c]`."""
-        own = payloads[:, : self._scale_bytes].clone(memory_format=torch.contiguous_format)
-        return own.view(-1).view(self._dtype).view(payloads.shape[0], self.scales)
+        """The scales `[P, s]` in payloads `[P, c]`; to be read only."""
+        own = payloads[:, : self._scale_bytes].reshape(-1)
+        return take(own, self._dtype).view(payloads.shape[0], self.scales)
 
     def doubts(self, payload: Tensor) -> Tensor:
         return maybe_not_finite(self.scales_of(payload.unsqueeze(0)))

@@ -10,7 +10,8 @@ import torch.distributed as dist
 
 from localsgd.train.launch.board import Board, Verdict
 from localsgd.train.launch.judge import State, Status
-from localsgd.train.launch.store import open_store, serve_on_loopback
+from localsgd.train.launch.slurm import LOOPBACK
+from localsgd.train.launch.store import open_store, serve_on
 from localsgd.train.launch.world import Store, World
 
 STATUS = Status(3, 12, State.WORKING, "pid 7 on h")
@@ -18,7 +19,7 @@ STATUS = Status(3, 12, State.WORKING, "pid 7 on h")
 
 @pytest.fixture
 def place() -> Iterator[Store]:
-    store, port = serve_on_loopback()
+    store, port = serve_on(LOOPBACK)
     yield Store("127.0.0.1", port, of_rank_0=False)
     del store
 

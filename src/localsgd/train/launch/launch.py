@@ -28,7 +28,7 @@ from localsgd.train.launch.ending import (
     kill_with_parent,
 )
 from localsgd.train.launch.slurm import LOOPBACK
-from localsgd.train.launch.store import loopback_interface, serve_on_loopback
+from localsgd.train.launch.store import loopback_interface, serve_on
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _GRACE_SECONDS = 10.0  # between a signal, or SIGTERM, and SIGKILL
@@ -56,7 +56,7 @@ def launch(
         process; otherwise 1. Unless it is 0 or a signal's, one line on stderr says why.
     """
     with tempfile.TemporaryDirectory(suffix="-localsgd") as folder:
-        store, port = serve_on_loopback()
+        store, port = serve_on(LOOPBACK)
         messages = [Path(folder) / f"{rank}.json" for rank in range(processes)]
         environments = [
             _environment(rank, processes, port, messages[rank]) for rank in range(processes)

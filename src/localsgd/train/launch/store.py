@@ -12,15 +12,14 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from localsgd.train.launch.slurm import LOOPBACK
 from localsgd.train.launch.world import Store
 
 
-def serve_on_loopback() -> tuple[dist.TCPStore, int]:
-    """A store for processes of this machine only, and its port."""
-    port, listener = _listen(LOOPBACK, 0)
+def serve_on(address: str) -> tuple[dist.TCPStore, int]:
+    """A store that listens on one address of this machine alone, and its port."""
+    port, listener = _listen(address, 0)
     store = dist.TCPStore(
-        LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listener
+        address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener
     )
     return store, port
 

@@ -195,20 +195,21 @@ def by_level(numbers: list[int]) -> str:
 
 def evaluation_line(row: dict[str, Any]) -> str:
     """An evaluation in one line."""
-    sent, metric = sum(entry["bytes"] for entry in row["ledger"]), metric_of(row)
-    return (
-        f"epoch {row['epoch']:.1f} · step {count(row['step'])} · loss {row['train_loss']:.3f} · "
-        f"test {metric.name} {metric.words(row[metric.key], 1)} · "
-        f"{by_level(row['syncs'])} rounds · {size(sent)} sent per member · "
-        f"{duration(row['seconds'])}"
-    )
+    place = f"epoch {row['epoch']:.1f} · step {count(row['step'])} · loss {row['train_loss']:.3f}"
+    return f"{place} · {_score(row)} · {_costs(row)}"
 
 
 def summary_line(summary: dict[str, Any]) -> str:
     """The results in one line."""
-    sent, metric = sum(entry["bytes"] for entry in summary["ledger"]), metric_of(summary)
-    return (
-        f"test {metric.name} {metric.words(summary[metric.key], 1)} after "
-        f"{plural(summary['steps'], 'step')} · {by_level(summary['syncs'])} rounds · "
-        f"{size(sent)} sent per member · {duration(summary['seconds'])}"
-    )
+    return f"{_score(summary)} after {plural(summary['steps'], 'step')} · {_costs(summary)}"
+
+
+def _score(row: dict[str, Any]) -> str:
+    metric = metric_of(row)
+    return f"test {metric.name} {metric.words(row[metric.key], 1)}"
+
+
+def _costs(row: dict[str, Any]) -> str:
+    sent = sum(entry["bytes"] for entry in row["ledger"])
+    rounds = f"{by_level(row['syncs'])} rounds"
+    return f"{rounds} · {size(sent)} sent per member · {duration(row['seconds'])}"

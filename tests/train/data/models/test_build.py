@@ -9,25 +9,15 @@ from torch import nn
 
 from localsgd.errors import UserError
 from localsgd.train.data import models, tasks
-from localsgd.train.data.task import Card, Defaults, Task
+from localsgd.train.data.task import Task
 from localsgd.train.data.tasks import wikitext
 from localsgd.train.data.tasks.images import Images, ImageTask
 from localsgd.train.data.tasks.text import TextTask
+from tests.train.data.cards import card_of_images
 
 
 def images(shape: tuple[int, int, int], classes: int) -> Task:
-    card = Card(
-        name="made-up",
-        title="Made-up images",
-        classes=classes,
-        input_shape=shape,
-        train_size=6,
-        test_size=6,
-        default_model="mlp",
-        defaults=Defaults(epochs=1, batch=2, learning_rate=0.1, lr_batch=2, weight_decay=0.0),
-        source="nowhere",
-        licence="none",
-    )
+    card = card_of_images(classes, shape)
     if sum(shape) > 500:  # of large images, the shape alone
         return SimpleNamespace(card=card, input_shape=shape, classes=classes)  # type: ignore
     pixels = torch.randint(0, 256, (6, *shape), dtype=torch.uint8)

@@ -7,21 +7,10 @@ import pytest
 import torch
 
 from localsgd.errors import UserError
-from localsgd.train.data.task import Card, Defaults
 from localsgd.train.data.tasks.images import Images, ImageTask, balanced
+from tests.train.data.cards import card_of_images
 
-CARD = Card(
-    name="made-up",
-    title="Made-up images",
-    classes=3,
-    input_shape=(2, 4, 5),
-    train_size=30,
-    test_size=6,
-    default_model="mlp",
-    defaults=Defaults(epochs=1, batch=2, learning_rate=0.1, lr_batch=2, weight_decay=0.0),
-    source="nowhere",
-    licence="none",
-)
+CARD = card_of_images(3, (2, 4, 5), train_size=30)
 
 
 @pytest.fixture
