@@ -197,7 +197,7 @@ def test_the_command_line_does_not_go_on_without_the_objects(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"learning_rate": 1.0}, "unknown setting 'learning_rate'; nearest: "),
+        ({"learning_rate": 1.0}, "unknown setting 'learning_rate'; there are task, "),
         ({"plugins": ("x",)}, "unknown setting 'plugins'"),
         ({"lr": "much"}, "lr: Expected `float"),
         ({"compression": "sgn"}, "unknown compression 'sgn'; nearest: sign"),
