@@ -12,7 +12,15 @@ import msgspec
 from rich.console import Console
 
 from localsgd.cli.options import CompareCommand
-from localsgd.cli.training import complete, here, start, starts_processes, verdict, without_auto
+from localsgd.cli.training import (
+    TRUNKS,
+    complete,
+    here,
+    start,
+    starts_processes,
+    verdict,
+    without_auto,
+)
 from localsgd.errors import UserError
 from localsgd.show import pictures, tables
 from localsgd.train.config.methods import method
@@ -42,7 +50,7 @@ def compare(command: CompareCommand) -> int:
     else:
         with here(next(iter(runs.values())), hosting) as host:
             for name, wanted in runs.items():
-                host.train_unless_ended(wanted, command.out / name, title=name)
+                host.train_unless_ended(wanted, command.out / name, name, command.out / TRUNKS)
         status = 0
     if status == 0 and find_world().rank == 0 and not is_launched():
         folders = [Folder(command.out / name) for name in runs]

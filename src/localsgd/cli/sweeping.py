@@ -16,6 +16,7 @@ from localsgd.cli.forecasting import forecast, in_shards, names_in
 from localsgd.cli.options import Hosting, SweepCommand
 from localsgd.cli.swept import keep, table
 from localsgd.cli.training import (
+    TRUNKS,
     complete,
     here,
     start,
@@ -33,9 +34,6 @@ from localsgd.train.config.vary import Point, point, points, seeds_of
 from localsgd.train.data import tasks
 from localsgd.train.engine.run_folder import Folder
 from localsgd.train.launch import find_world, is_launched
-
-TRUNKS = ".trunks"
-"""Folder of the first phases that runs share."""
 
 
 def sweep(command: SweepCommand) -> int:
@@ -130,10 +128,7 @@ def _foretell(
     folders = {name: Folder(command.out / name) for name in mine}
     processes = find_world().size if hosting.processes is None else int(hosting.processes)
     part = "" if command.shard == "1/1" else f" (shard {command.shard})"
-    shared = processes == 1 and not hosting.watch
-    found = forecast(
-        mine, folders, processes, lambda wanted: task_of(wanted, hosting), shared=shared
-    )
+    found = forecast(mine, folders, processes, lambda wanted: task_of(wanted, hosting))
     console.print(f"Sweep{part}: {found}", highlight=False, soft_wrap=True)
     if command.forecast:
         console.print("\n".join(mine), highlight=False, soft_wrap=True)
@@ -154,8 +149,7 @@ def _train(mine: Mapping[str, Run], command: SweepCommand, hosting: Hosting) -> 
     if due:
         with here(next(iter(due.values())), hosting) as host:
             for name, wanted in due.items():
-                trunks = command.out / TRUNKS
-                host.train_unless_ended(wanted, command.out / name, title=name, trunks=trunks)
+                host.train_unless_ended(wanted, command.out / name, name, command.out / TRUNKS)
     return 0
 
 

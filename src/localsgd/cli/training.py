@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch.distributed as dist
@@ -36,7 +37,7 @@ from localsgd.train.data import tasks
 from localsgd.train.data.task import Task
 from localsgd.train.engine import trunk
 from localsgd.train.engine.assembly import pick_device
-from localsgd.train.engine.execution import Execution, Interrupted
+from localsgd.train.engine.execution import Execution, Interrupted, prepare
 from localsgd.train.engine.observer import Observers
 from localsgd.train.engine.run_folder import Folder, locked
 from localsgd.train.launch import (
@@ -53,6 +54,8 @@ from localsgd.train.launch import (
 from localsgd.train.runs.live import Live
 from localsgd.train.runs.opened import Beating, opened
 
+TRUNKS = ".trunks"
+"""Folder of the first phases that runs share, beside theirs."""
 TRUST = (
     "Several machines: anyone who can reach their ports can end or falsify this run. Keep them on "
     "a network that you trust, or in a tunnel."
@@ -261,9 +264,8 @@ class Host:
                 self._print_changed_processes(wanted, Folder(path))
             if self.loud and trunks is None:
                 self._print_plan(execution)
-            measured = hosting.watch != ""  # which only a run that trains it all can be
-            if trunks is not None and not measured and execution.assembly.workers.step == 0:
-                trunk.start(execution, trunks, observer=Observers(Beating(self.heartbeat), live))
+            if trunks is not None and execution.assembly.workers.step == 0:
+                self._start_from(trunks, execution, live)
             for logger in loggers:
                 held.callback(logger.close)
             execution.train()
@@ -271,9 +273,26 @@ class Host:
             self.console.print(tables.run(execution.folder))
             self.console.print(f"Records: {path}")
 
-    def train_unless_ended(
-        self, wanted: Run, path: Path, title: str, trunks: Path | None = None
-    ) -> None:
+    def _start_from(self, trunks: Path, execution: Execution, live: Live) -> None:
+        trunk.start(
+            execution,
+            trunks,
+            observer=Observers(Beating(self.heartbeat), live),
+            prepare=self._prepared,
+            waiting=self.heartbeat.waiting,
+        )
+
+    def _prepared(self, *given: Any, **named: Any) -> Execution:
+        with self.heartbeat.waiting():
+            return prepare(
+                *given,
+                local_rank=self.world.local_rank,
+                timeout=timedelta(minutes=self.hosting.timeout_minutes),
+                waiting=self.heartbeat.waiting,
+                **named,
+            )
+
+    def train_unless_ended(self, wanted: Run, path: Path, title: str, trunks: Path) -> None:
         begun = (path / "run.json").is_file()
         if not begun or Folder(path).summary() is None:
             try:
