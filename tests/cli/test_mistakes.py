@@ -38,7 +38,7 @@ def refused(command: Command, says: str, *arguments: object) -> None:
         (["--topology", "3x2"], "workers = 4, but topology 3x2 has 6"),
         (["--switch", "epoch:4"], "switch epoch:4 lies outside the run of 3 epochs (12 steps)"),
         (["--switch", "sometime"], "switch 'sometime' is not understood"),
-        (["--batch", "21"], "80 training samples are too few for 4 workers x batch 21 = 84"),
+        (["--batch", "21"], "80 training samples: too few for 4 workers x batch 21 = 84"),
         (["--train-samples", "9999"], "a class-balanced subset of 9,999 samples cannot be taken"),
         (["--device", "gpu"], "unknown device 'gpu'; use cpu, cuda or auto"),
         (["--device", "cuda:0"], "unknown device 'cuda:0'; use cpu, cuda or auto"),

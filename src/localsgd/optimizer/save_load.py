@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from localsgd.basics.units import plural
 from localsgd.errors import UserError
 from localsgd.optimizer import averaged_file
 from localsgd.optimizer.ddp import unwrapped
@@ -355,10 +356,10 @@ class _Found:
         self.tree["random"] = None
         dropped = "; gradients of micro-batches: dropped" if self.tree.pop(GRADIENTS, None) else ""
         self.said = (
-            f"{source.files.place} was saved by {then} workers and is gone on from by {now}, at "
-            f"step {self.tree['optimizers'][0]['local_sgd']['steps']}: all begin a new round from "
-            f"the averaged model; {self._regrouped[0].said}{dropped}; all else is worker 0's; a "
-            f"step sees {now}/{then} times the samples"
+            f"{source.files.place} was saved by {plural(then, 'worker')} and is gone on from by "
+            f"{now}, at step {self.tree['optimizers'][0]['local_sgd']['steps']}: all begin a new "
+            f"round from the averaged model; {self._regrouped[0].said}{dropped}; all else is "
+            f"worker 0's; a step sees {now}/{then} times the samples"
         )
 
     def put(

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from localsgd.basics.units import plural
 from localsgd.errors import UserError, unknown_name
 from localsgd.train.config.parts import going_on
 from localsgd.train.config.run import Run
@@ -83,7 +84,7 @@ class Result:
         where = "" if self.path is None else f", {self.path}"
         return (
             f"Result({self.settings.method} on {self.settings.task}: test {metric.name} "
-            f"{metric.words(self.score, 1)} after {self.summary['steps']} steps{where})"
+            f"{metric.words(self.score, 1)} after {plural(self.summary['steps'], 'step')}{where})"
         )
 
 
