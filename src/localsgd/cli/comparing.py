@@ -13,11 +13,14 @@ from rich.console import Console
 
 from localsgd.cli.options import CompareCommand
 from localsgd.cli.training import (
+    SAME,
     TRUNKS,
     complete,
     here,
+    interrupted,
     start,
     starts_processes,
+    stopping,
     verdict,
     without_auto,
 )
@@ -37,6 +40,10 @@ def compare(command: CompareCommand) -> int:
     runs = compared(command)
     check_runs(command.out, runs)
     hosting = without_auto(command.hosting, list(runs.values()))
+
+    def stopped() -> str:
+        return interrupted([command.out / name for name in runs], SAME)
+
     if starts_processes(hosting, list(runs.values())):
 
         def arguments(config: Path) -> list[str]:
@@ -46,9 +53,9 @@ def compare(command: CompareCommand) -> int:
             places = [f"--config={config}", f"--out={command.out}"]
             return ["compare", *places, *names, *seeds, *vary]
 
-        status = start(hosting, command.run, arguments, lambda: "the same command")
+        status = start(hosting, command.run, arguments, stopped)
     else:
-        with here(next(iter(runs.values())), hosting) as host:
+        with stopping(stopped), here(next(iter(runs.values())), hosting) as host:
             for name, wanted in runs.items():
                 host.train_unless_ended(wanted, command.out / name, name, command.out / TRUNKS)
         status = 0

@@ -47,6 +47,8 @@ from localsgd.train.launch import (
 from localsgd.train.launch.output import lasting
 
 INTERRUPTED_EXIT = 130
+TRAINING = (RunCommand, ResumeCommand, CompareCommand, SweepCommand)
+"""Commands that say themselves how to go on, once something is written."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,8 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(arguments: list[str]) -> int:
     starting.started()
+    command = None
     try:
-        return _call(_parse(arguments))
+        command = _parse(arguments)
+        return _call(command)
     except UserError as error:
         if os.environ.get(ALL_OF_IT):
             traceback.print_exception(error)
@@ -81,7 +85,8 @@ def _main(arguments: list[str]) -> int:
         return INTERRUPTED_EXIT
     except KeyboardInterrupt:
         starting.ending()
-        print_exit_message("localsgd: interrupted")
+        early = command is None or isinstance(command, TRAINING)
+        print_exit_message(f"localsgd: {starting.TOO_EARLY if early else 'interrupted'}")
         return INTERRUPTED_EXIT
 
 

@@ -16,11 +16,14 @@ from localsgd.cli.forecasting import forecast, in_shards, names_in
 from localsgd.cli.options import Hosting, SweepCommand
 from localsgd.cli.swept import keep, table
 from localsgd.cli.training import (
+    SAME,
     TRUNKS,
     complete,
     here,
+    interrupted,
     start,
     starts_processes,
+    stopping,
     task_of,
     verdict,
     without_auto,
@@ -135,6 +138,9 @@ def _foretell(
 
 
 def _train(mine: Mapping[str, Run], command: SweepCommand, hosting: Hosting) -> int:
+    def stopped() -> str:
+        return interrupted([command.out / name for name in mine], SAME)
+
     if starts_processes(hosting, list(mine.values())):
 
         def arguments(config: Path) -> list[str]:
@@ -144,10 +150,10 @@ def _train(mine: Mapping[str, Run], command: SweepCommand, hosting: Hosting) -> 
                 f"--shard={command.shard}",
             ]
 
-        return start(hosting, command.run, arguments, lambda: "the same command")
+        return start(hosting, command.run, arguments, stopped)
     due = {name: run for name, run in mine.items() if Folder(command.out / name).summary() is None}
     if due:
-        with here(next(iter(due.values())), hosting) as host:
+        with stopping(stopped), here(next(iter(due.values())), hosting) as host:
             for name, wanted in due.items():
                 host.train_unless_ended(wanted, command.out / name, name, command.out / TRUNKS)
     return 0
