@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from localsgd.errors import UserError
 from localsgd.results.grouping import groups
 from localsgd.show import pictures
 from localsgd.show.plot_sweep import sweep as picture
+from localsgd.train.config.parts import command_line
 from localsgd.train.config.run import Run
 from localsgd.train.config.vary import Point, point, points, seeds_of
 from localsgd.train.data import tasks
@@ -182,8 +182,8 @@ def _report(
     picture(groups(folders), names, out / "sweep.png")
     pictures.comparison(folders, out / "comparison.png")
     places = f"Pictures: {out / 'sweep.png'}, {out / 'comparison.png'}"
-    modules = [word for module in use for word in ("--use", module)]
     plain = not any("," in word for word in baseline.words.values())
     against = ["--baseline", baseline.name] if plain else []
-    export = ["localsgd", "export", str(out), "--latex", "table.tex", *against, *modules]
-    console.print(f"{places}\nTable: {shlex.join(export)}", highlight=False, soft_wrap=True)
+    export = ["localsgd", "export", str(out), "--latex", "table.tex", *against]
+    said = f"{places}\nTable: {command_line(export, use)}"
+    console.print(said, highlight=False, soft_wrap=True)
