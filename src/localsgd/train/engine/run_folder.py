@@ -234,7 +234,8 @@ def _read(path: Path) -> dict[str, Any] | None:
 def _weights(model: torch.nn.Module) -> bytes:
     from safetensors.torch import save
 
-    tensors = {name: value.contiguous().cpu() for name, value in model.state_dict().items()}
+    # Copies: the format refuses tied weights, which share memory.
+    tensors = {name: value.contiguous().cpu().clone() for name, value in model.state_dict().items()}
     return save(tensors, metadata={"format": "pt"})
 
 
