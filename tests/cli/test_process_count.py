@@ -89,7 +89,9 @@ def test_a_run_by_auto_says_what_was_chosen(command: Command, tmp_path: Path) ->
 
 @pytest.mark.parametrize("wrong", ["many", "0"])
 def test_bad_numbers(command: Command, tmp_path: Path, wrong: str) -> None:
-    says = {"many": "Error parsing --processes", "0": "--processes 0 is too small"}[wrong]
+    says = {"many": "--processes 'many' is not understood", "0": "--processes 0 is too small"}[
+        wrong
+    ]
     refused(command, says, "run", *TINY, "--out", tmp_path / "run", "--processes", wrong)
     assert list(tmp_path.iterdir()) == []
 

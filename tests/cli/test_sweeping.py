@@ -172,6 +172,10 @@ def test_another_sweep_is_refused(command: Command, swept: tuple[Path, str]) -> 
     ended = command(*SWEEP, "--out", swept[0], "--lr", "0.3")
     assert ended.status == 2
     assert "holds a run with other settings" in ended.err
+    one = swept[0] / NAMES[0]
+    ended = command(*SWEEP, "--out", one)
+    said = f"localsgd: {one} is the folder of one run; give another folder with --out\n"
+    assert (ended.status, ended.err) == (2, said)
 
 
 def test_compare_varies_too(command: Command, tmp_path: Path) -> None:

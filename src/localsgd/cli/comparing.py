@@ -136,6 +136,8 @@ def folder_name(point: Point) -> str:
 def check_runs(out: Path, runs: dict[str, Run]) -> None:
     """Refuses a folder that can't be written, or that has runs of another comparison."""
     check_place(out)
+    if (out / "run.json").is_file():
+        raise UserError(f"{out} is the folder of one run; give another folder with --out")
     for name, wanted in runs.items():
         path = out / name
         if (path / "run.json").is_file() and Folder(path).run != wanted:

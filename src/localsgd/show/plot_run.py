@@ -41,7 +41,7 @@ def run(folder: Folder, path: Path) -> None:
         made = record.run
         figure.suptitle(
             f"{made.method}, H = {local_steps(made)}: {made.task}, {made.model}, "
-            f"{plural(made.workers, 'worker')} ({made.topology})",
+            f"{plural(made.workers or 1, 'worker')} ({made.topology})",
             fontsize=11,
         )
 
