@@ -102,5 +102,5 @@ def test_processes_that_do_not_fit_are_refused_before_any_starts(
 ) -> None:
     out = tmp_path / "out"
     arguments = (command_name, *TINY, "--out", out, "--processes", 100_000)
-    refused(command, "4 workers (4) cannot be spread evenly over 100000 processes", *arguments)
+    refused(command, "4 workers (4) cannot be spread evenly over 100,000 processes", *arguments)
     assert not out.exists()
