@@ -16,7 +16,7 @@ from experiments.scales import SCALES
 from experiments.store import RESULTS, Store
 from experiments.studies import studies
 from experiments.study import Study
-from localsgd.basics.units import duration
+from localsgd.basics.units import duration, plural
 from localsgd.show.narrow import Fitting
 
 SPEED = 100e9
@@ -33,9 +33,9 @@ def overview(folder: Path = RESULTS) -> Table:
         title="The paper's tables and figures",
         title_justify="left",
         caption=(
-            "By scale: jobs done of all, and how long all take on "
-            f"{cores} cores, tuning left out; measured where they are done, else estimated. Jobs "
-            "that several studies share are counted in each."
+            f"By scale: jobs done of all, and how long all take on {plural(cores, 'core')}, tuning "
+            "left out; measured where they are done, else estimated. Jobs that several studies "
+            "share are counted in each."
         ),
         caption_justify="left",
     )
@@ -85,7 +85,10 @@ def details(found: Entry) -> RenderableType:
     grid.add_row("shows", found.shows)
     grid.add_row("setting", found.setting)
     for model, task, epochs, runs in found.training:
-        grid.add_row("full size", f"{runs} runs of {model} on {task}, {epochs} epochs each")
+        grid.add_row(
+            "full size",
+            f"{plural(runs, 'run')} of {model} on {task}, {plural(epochs, 'epoch')} each",
+        )
     if found.operations:
         grid.add_row("cost", f"{cost(found)} at {SPEED / 1e9:g} GFLOP/s, tuning left out")
     grid.add_row("run it by", found.command or f"localsgd reproduce {found.name}")

@@ -47,9 +47,8 @@ class PeerLost(RuntimeError):
 
 
 def unknown_name(kind: str, given: str, known: Iterable[str]) -> UserError:
-    """The error for a name that is not among the `known`."""
+    """The error for a name that is not among the `known`; the nearest is named if one is near."""
     names = list(known)
-    nearest = difflib.get_close_matches(given, names, n=1, cutoff=0.0)
-    return UserError(
-        f"unknown {kind} {given!r}; nearest: {nearest[0]}. There are {', '.join(names)}"
-    )
+    near = "".join(f"nearest: {name}. " for name in difflib.get_close_matches(given, names, n=1))
+    there = f"There are {', '.join(names)}" if near else f"there are {', '.join(names)}"
+    return UserError(f"unknown {kind} {given!r}; {near}{there}")

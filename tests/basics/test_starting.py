@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from localsgd.basics.starting import TOO_EARLY
+
 SLOW_TORCH = "import sys, time; print('importing', flush=True); time.sleep(50)"
 
 
@@ -18,8 +20,8 @@ SLOW_TORCH = "import sys, time; print('importing', flush=True); time.sleep(50)"
 @pytest.mark.parametrize(
     ("command", "launcher", "said"),
     [
-        (["-m", "localsgd", "tasks"], None, "localsgd: interrupted\n"),
-        (["localsgd", "tasks"], None, "localsgd: interrupted\n"),
+        (["-m", "localsgd", "tasks"], None, f"localsgd: {TOO_EARLY}\n"),
+        (["localsgd", "tasks"], None, f"localsgd: {TOO_EARLY}\n"),
         (["-m", "localsgd", "tasks"], "1", ""),  # the launcher says it once
         (["-c", "import localsgd"], None, None),  # a library leaves Ctrl-C alone
     ],

@@ -58,3 +58,5 @@ def test_counts_shares_and_nouns() -> None:
     assert percent(None) == "–"
     assert plural(1, "round") == "1 round"
     assert plural(1234, "process", "processes") == "1,234 processes"
+    assert plural(0.5, "epoch") == "0.5 epochs"
+    assert plural(1.0, "epoch") == "1 epoch"

@@ -25,7 +25,7 @@ def comparison(done: Done) -> tuple[Path, str]:
 def test_table_and_picture(comparison: tuple[Path, str]) -> None:
     out, said = comparison
     names = sorted(path.name for path in out.iterdir())
-    assert names == ["comparison.png", "local", "mini-batch"]
+    assert names == [".trunks", "comparison.png", "local", "mini-batch"]
     assert (out / "comparison.png").read_bytes().startswith(b"\x89PNG")
     for word in ("mini-batch", "local", "test", "rounds", "Picture:"):
         assert word in said
@@ -79,7 +79,7 @@ def test_another_comparison_is_refused(command: Command, comparison: tuple[Path,
     ("settings", "said"),
     [
         (("--workers", "7", "--topology", "2x2"), "workers = 7, but topology 2x2 has 4"),
-        (("--topology", "4", "--local-steps", "2", "3"), "2 numbers for the 1 levels of topology"),
+        (("--topology", "4", "--local-steps", "2", "3"), "2 numbers for the 1 level of topology"),
     ],
 )
 def test_settings_that_contradict_are_refused(

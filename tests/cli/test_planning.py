@@ -52,9 +52,9 @@ def test_evidence_is_of_the_next_larger_h_that_the_paper_has() -> None:
     ("changed", "said"),
     [
         ({"topology": "2+3"}, "blocks of one size"),
-        ({"topology": "4x2"}, "--rates has 1 numbers for 2 levels"),
+        ({"topology": "4x2"}, "--rates has 1 number for 2 levels"),
         ({"latencies": (1.0, 2.0)}, "--latencies needs --rates"),
-        ({"inner": (2,)}, "--inner has 1 numbers"),
+        ({"inner": (2,)}, "--inner has 1 number"),
         ({"batch": 0}, "--batch 0"),
         ({"scalars": float("inf")}, "--scalars inf is out of range"),
         ({"scalars": 0.4}, "--scalars 0.4 is out of range"),

@@ -78,6 +78,22 @@ def test_two_processes_train_it_as_one_does_by_use(
     assert plugins(out)[0] == "task sums: localsgd_sums 0.1.0"
 
 
+def test_options_of_a_model(command: Command, tmp_path: Path) -> None:
+    """They make the model; a resumed run has them, and so do landscapes and sweeps."""
+    named = {"PYTHONPATH": str(EXAMPLE)}
+    run, use = tmp_path / "run", ("--use", "localsgd_sums")
+    settings = (*use, "--task", "sums", "--workers", "2", "--train-samples", "64", "--epochs", "1")
+    settings = (*settings, "--method", "local", "--options", "tiny-gpt.width=8")
+    cut_off = command("run", *settings, "--out", run, at_step=(2, "SIGINT"), **named)
+    assert cut_off.status == 130, cut_off.err
+    assert command("resume", run, *use, **named).status == 0
+    assert load_file(run / "model.safetensors")["head.weight"].shape[1] == 8
+    wrong = command("run", *settings[:-1], "tiny-gpt.widths=8", "--out", tmp_path / "no", **named)
+    assert "unknown option of tiny-gpt 'widths'; nearest: width" in wrong.err
+    failing = command("run", *settings[:-1], "tiny-gpt.width=6", "--out", tmp_path / "no", **named)
+    assert "the model tiny-gpt of localsgd_sums 0.1.0 failed at " in failing.err
+
+
 def plugins(folder: Path) -> Any:
     return json.loads((folder / "run.json").read_text())["plugins"]
 
@@ -96,7 +112,8 @@ def test_help_and_the_list_of_tasks_have_its_names_and_options(
     site: str,
 ) -> None:
     said = command("run", "--help", PYTHONPATH=site, COLUMNS="300").out
-    for name in ("two-bit", "part-way", "doubling", "two-bit.fraction=0.01", "doubling.period=20"):
+    options = ("two-bit.fraction=0.01", "doubling.period=20", "tiny-gpt.width=32")
+    for name in ("two-bit", "part-way", "doubling", *options):
         assert name in said
     listed = command("tasks", PYTHONPATH=site, COLUMNS="300").out
     for name in ("sums", "tiny-gpt", "H = 1 at first; it doubles"):
@@ -141,13 +158,13 @@ def test_a_hint_to_go_on_is_a_whole_command(command: Command, tmp_path: Path) ->
     run, named = tmp_path / "a run", {"PYTHONPATH": str(EXAMPLE)}
     begun = ("run", "--use", "localsgd_sums", *RUN, "--out", run)
     cut_off = command(*begun, at_step=(7, "SIGINT"), **named)
-    again = f"localsgd resume '{run}' --use localsgd_sums"
+    again = f"PYTHONPATH={EXAMPLE} localsgd resume '{run}' --use localsgd_sums"
     assert (cut_off.status, cut_off.err) == (130, f"localsgd: interrupted; go on with: {again}\n")
     wide = {**named, "COLUMNS": "300"}
     assert f"go on with: {again}\n" in command("show", run, "--use", "localsgd_sums", **wide).out
     assert f"go on with it by `{again}`, or" in command(*begun, **named).err
-    assert command(*shlex.split(again)[1:], "--quiet", **named).status == 0
-    ended = command(*shlex.split(again)[1:], **named).err
+    assert command(*shlex.split(again)[2:], "--quiet", **named).status == 0
+    ended = command(*shlex.split(again)[2:], **named).err
     assert ended.endswith(f"see `{again.replace('resume', 'show')}`\n")
 
 

@@ -89,7 +89,9 @@ def test_a_run_by_auto_says_what_was_chosen(command: Command, tmp_path: Path) ->
 
 @pytest.mark.parametrize("wrong", ["many", "0"])
 def test_bad_numbers(command: Command, tmp_path: Path, wrong: str) -> None:
-    says = {"many": "Error parsing --processes", "0": "--processes 0 is too small"}[wrong]
+    says = {"many": "--processes 'many' is not understood", "0": "--processes 0 is too small"}[
+        wrong
+    ]
     refused(command, says, "run", *TINY, "--out", tmp_path / "run", "--processes", wrong)
     assert list(tmp_path.iterdir()) == []
 
@@ -100,5 +102,5 @@ def test_processes_that_do_not_fit_are_refused_before_any_starts(
 ) -> None:
     out = tmp_path / "out"
     arguments = (command_name, *TINY, "--out", out, "--processes", 100_000)
-    refused(command, "4 workers (4) cannot be spread evenly over 100000 processes", *arguments)
+    refused(command, "4 workers (4) cannot be spread evenly over 100,000 processes", *arguments)
     assert not out.exists()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,6 +95,33 @@ def test_two_processes_sweep_as_one(ranks: Ranks, swept: tuple[Path, str], tmp_p
         assert same_end(out / name, swept[0] / name)
 
 
+def watched(run: Path) -> list[dict[str, Any]]:
+    """What was measured, without how long it took."""
+    return [json.loads(line) for line in (run / "watched.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("reduction", ["exact", "ordered"])
+def test_processes_that_measure_share_a_first_phase_and_change_no_bit(
+    ranks: Ranks, reduction: str, tmp_path: Path
+) -> None:
+    """The switch is measured and not evaluated. The sweep is killed once in the shared phase."""
+    more = ("--watch", "lambda_max:0.5:40,drift", "--evaluate-every", "3")
+    more = (*more, "--reduction", reduction, "--precision", "float64", "--heartbeat-seconds", "5")
+    alone, out = tmp_path / "alone", tmp_path / "swept"
+    command = ["run", *TINY, "--method", "post-local", *more]
+    for process in ranks(*2 * [[*command, "--out", alone]]):
+        assert (process.status, process.err) == (0, "")
+    settings = (*TINY, *more, "--method", "post-local")
+    sweep = ["sweep", *settings, "--vary", "local_steps=2,3", "--seeds", "0", "--out", out]
+    assert ranks(*2 * [sweep], at_step={1: (2, "SIGKILL")})[1].status == -9
+    for process in ranks(*2 * [sweep]):
+        assert (process.status, process.err) == (0, "")
+    assert same_end(out / "local_steps=3-seed0", alone)
+    assert watched(out / "local_steps=3-seed0") == watched(alone)
+    assert {row["step"] for row in watched(alone)} == {0, 2, 4, 6, 7, 8, 10, 12}
+    assert len(list((out / ".trunks").rglob("*.pt"))) == 2  # of one trunk, by process
+
+
 def test_a_forecast_alone_trains_nothing(command: Command, tmp_path: Path) -> None:
     out = tmp_path / "none"
     ended = command(*SWEEP, "--out", out, "--forecast")
@@ -130,6 +159,10 @@ def test_another_sweep_is_refused(command: Command, swept: tuple[Path, str]) -> 
     ended = command(*SWEEP, "--out", swept[0], "--lr", "0.3")
     assert ended.status == 2
     assert "holds a run with other settings" in ended.err
+    one = swept[0] / NAMES[0]
+    ended = command(*SWEEP, "--out", one)
+    said = f"localsgd: {one} is the folder of one run; give another folder with --out\n"
+    assert (ended.status, ended.err) == (2, said)
 
 
 def test_compare_varies_too(command: Command, tmp_path: Path) -> None:
@@ -139,6 +172,6 @@ def test_compare_varies_too(command: Command, tmp_path: Path) -> None:
     ended = command("compare", *TINY, *short, *methods, "--out", out)
     assert (ended.status, ended.err) == (0, "")
     names = [f"{method},lr={lr}-seed5" for method in ("local", "mini-batch") for lr in (0.1, 0.2)]
-    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == names
+    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == [".trunks", *names]
     assert Folder.open(out / names[1]).run.lr == 0.2
     assert "local, lr 0.2" in " ".join(ended.out.split())

@@ -96,7 +96,7 @@ def test_a_hundred_thousand_workers_are_no_more_work_than_four() -> None:
         (lambda: plan(SLOW, scalars=0), "0 scalars"),
         (lambda: plan(SLOW, spread=-1), "spread = -1"),
         (lambda: plan(), "needs a level"),
-        (lambda: plan(SLOW).seconds([1, 2]), "for 1 levels"),
+        (lambda: plan(SLOW).seconds([1, 2]), "for 1 level;"),
         (lambda: plan(SLOW).seconds([1], "zip"), "unknown way"),
         (lambda: plan(SLOW).smallest(1.5), "budget = 1.5"),
         (lambda: Stage(0, SLOW.link), "0 members"),

@@ -148,5 +148,5 @@ def test_the_averaged_model_is_the_mean_of_all(case: int, plain: list) -> None:
 
 def test_one_number_for_several_levels_is_refused() -> None:
     model = net()
-    with pytest.raises(localsgd.UserError, match="has 4 workers, and there are 1 processes"):
+    with pytest.raises(localsgd.UserError, match="has 4 workers for 1 process;"):
         LocalSGD(nesterov(model), model, local_steps=4, topology="2x2")

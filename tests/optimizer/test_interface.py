@@ -263,7 +263,7 @@ def test_its_text_says_when_and_with_whom() -> None:
     optimizer = LocalSGD(nesterov(model), model, local_steps=[2, 8], topology="1x1")
     optimizer.step()
     text = repr(optimizer)
-    assert text.startswith("LocalSGD (H = [2, 8], topology 1x1, 1 steps) of SGD (")
+    assert text.startswith("LocalSGD (H = [2, 8], topology 1x1, 1 step) of SGD (")
     assert "lr: 0.1" in text
     plain = LocalSGD(nesterov(model), model, local_steps=4)
     assert repr(plain).startswith("LocalSGD (H = 4, topology 1, 0 steps)")

@@ -160,7 +160,7 @@ def test_a_run_that_has_failed_or_was_given_up_is_not_unfinished() -> None:
     assert run(2, ended_by, True, False) == [[], []]
     assert run(2, ended_by, False, True) == [[], []]
     first, second = run(2, ended_by, False, False)
-    assert "the program ends 1 steps after the last sync" in first[0]
+    assert "the program ends 1 step after the last sync" in first[0]
     assert second == []
 
 

@@ -36,5 +36,5 @@ class TinyGpt(nn.Module):
         return self.head(self.norm(x))
 
 
-def tiny_gpt(task: Task) -> nn.Module:
-    return TinyGpt(task.classes, task.input_shape[0])
+def tiny_gpt(task: Task, width: int = 32, layers: int = 2) -> nn.Module:
+    return TinyGpt(task.classes, task.input_shape[0], width, layers)

@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 
 from localsgd.averaging.level import Level
+from localsgd.basics.units import plural
 from localsgd.errors import UserError
 from localsgd.reduce.ordered import OrderedMean
 
@@ -66,11 +67,14 @@ class Delay:
                 f"Delay(correction={self.correction!r}) is no number; give one in (0, 1]"
             )
         if self.fragments < 1:
-            raise UserError(f"a row cannot be cut into {self.fragments} fragments; give 1 or more")
+            raise UserError(
+                f"a row cannot be cut into {plural(self.fragments, 'fragment')}; give 1 or more"
+            )
         if not 0 <= self.syncs <= self.fragments:
             raise UserError(
-                f"a delay of {self.syncs} syncs with {self.fragments} fragments would send a "
-                "fragment again before it has arrived; give 0 to the number of fragments"
+                f"a delay of {plural(self.syncs, 'sync')} with "
+                f"{plural(self.fragments, 'fragment')} would send a fragment again before it has "
+                "arrived; give 0 to the number of fragments"
             )
         if not 0 < self.correction <= 1:
             raise UserError(
@@ -249,8 +253,8 @@ def _cut(length: int, count: int, multiple: int) -> list[tuple[int, int]]:
     units = length // multiple
     if units < count:
         raise UserError(
-            f"{count} fragments of a row of {length} scalars would be shorter than {multiple}; "
-            f"give at most {max(1, units)}"
+            f"{plural(count, 'fragment')} of a row of {plural(length, 'scalar')} would be shorter "
+            f"than {multiple}; give at most {max(1, units)}"
         )
     ends = [multiple * (units * index // count) for index in range(count)] + [length]
     return list(pairwise(ends))

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from localsgd.basics.units import plural
 from localsgd.errors import UserError
 from localsgd.reduce import ExactMean, Reducer
 from localsgd.reduce.compressor import scale_dtype
@@ -325,7 +326,7 @@ def _packs(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
 def _check_same_size(key: str, sizes: Sequence[int]) -> None:
     if min(sizes) != max(sizes):
         raise UserError(
-            f"the inner optimizer's {key!r} has {min(sizes)} scalars on some workers and "
+            f"the inner optimizer's {key!r} has {plural(min(sizes), 'scalar')} on some workers and "
             f"{max(sizes)} on others, and can't be averaged; give all the same optimizer"
         )
 

@@ -14,6 +14,7 @@ from localsgd.averaging.gossip import Gossip
 from localsgd.averaging.grid import SINGLE, Grid
 from localsgd.averaging.level import Blocks, Level
 from localsgd.averaging.topology import Topology, check_hosting
+from localsgd.basics.units import plural
 from localsgd.errors import UserError
 from localsgd.wire import (
     Collective,
@@ -305,8 +306,8 @@ def with_latency(placement: Placement, seconds: Sequence[float], clock: Clock = 
     levels = placement.topology.levels
     if len(seconds) != levels:
         raise UserError(
-            f"{len(seconds)} delays for the {levels} levels of topology {placement.topology}; give "
-            "one for each, innermost first"
+            f"{plural(len(seconds), 'delay')} for the {plural(levels, 'level')} of topology "
+            f"{placement.topology}; give one for each, innermost first"
         )
     # With unequal blocks, all hosted levels but the last are blocks of the innermost level.
     inner = len(placement.hosted_levels) - levels + 1

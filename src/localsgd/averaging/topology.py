@@ -11,6 +11,7 @@ import math
 import re
 from dataclasses import dataclass
 
+from localsgd.basics.units import plural
 from localsgd.errors import UserError
 
 
@@ -61,14 +62,16 @@ def check_hosting(topology: Topology, processes: int) -> None:
     hosted, rest = divmod(topology.workers, processes)
     if rest or not hosted:
         raise UserError(
-            f"{topology.workers} workers ({topology}) cannot be spread evenly over {processes} "
-            f"processes; use a number of processes that divides {topology.workers}"
+            f"{plural(topology.workers, 'worker')} ({topology}) cannot be spread evenly over "
+            f"{plural(processes, 'process', 'processes')}; use a number of processes that divides "
+            f"{topology.workers}"
         )
     if topology.unequal:
         if processes > 1 and hosted > 1:
             raise UserError(
-                f"blocks of unequal size ({topology}) can't be placed on {processes} processes of "
-                f"{hosted} workers each; use one process, or one for each worker"
+                f"blocks of unequal size ({topology}) can't be placed on "
+                f"{plural(processes, 'process', 'processes')} of {plural(hosted, 'worker')} each; "
+                "use one process, or one for each worker"
             )
         return
     whole = 1
@@ -76,6 +79,6 @@ def check_hosting(topology: Topology, processes: int) -> None:
         whole *= size
         if hosted % whole and whole % hosted:
             raise UserError(
-                f"topology {topology} over processes of {hosted} workers would cut a block of "
-                f"{whole}; a process must host whole blocks, or a block whole processes"
+                f"topology {topology} over processes of {plural(hosted, 'worker')} would cut a "
+                f"block of {whole}; a process must host whole blocks, or a block whole processes"
             )

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 INTERRUPTED_EXIT = 130
+TOO_EARLY = "interrupted before it began: nothing is kept yet, give the same command again"
+"""What Ctrl-C leaves before a run has its folder."""
 
 
 def _is_command() -> bool:
@@ -20,7 +22,7 @@ def _is_command() -> bool:
 
 def _leave(number: int, frame: object) -> None:
     if "LOCALSGD_LAUNCHER" not in os.environ:  # the launcher says it once
-        os.write(2, b"localsgd: interrupted\n")
+        os.write(2, f"localsgd: {TOO_EARLY}\n".encode())
     os._exit(INTERRUPTED_EXIT)
 
 

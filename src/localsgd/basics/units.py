@@ -95,6 +95,7 @@ def percent(share: float | None, digits: int = 1) -> str:
     return "–" if share is None else f"{100 * share:.{digits}f} %"
 
 
-def plural(number: int, one: str, several: str | None = None) -> str:
-    """A count with its noun: `1 round`, `1,234 rounds`."""
-    return f"{count(number)} {one if number == 1 else several or one + 's'}"
+def plural(number: float, one: str, several: str | None = None) -> str:
+    """A number with its noun: `1 round`, `1,234 rounds`, `0.5 epochs`."""
+    shown = f"{number:g}" if isinstance(number, float) else count(number)
+    return f"{shown} {one if number == 1 else several or one + 's'}"

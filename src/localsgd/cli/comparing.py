@@ -13,11 +13,15 @@ from rich.console import Console
 
 from localsgd.cli.options import CompareCommand
 from localsgd.cli.training import (
+    SAME,
+    TRUNKS,
     complete,
     here,
+    interrupted,
     leads,
     start,
     starts_processes,
+    stopping,
     verdict,
     without_auto,
 )
@@ -36,6 +40,10 @@ def compare(command: CompareCommand) -> int:
     runs = compared(command)
     check_runs(command.out, runs)
     hosting = without_auto(command.hosting, list(runs.values()))
+
+    def stopped() -> str:
+        return interrupted([command.out / name for name in runs], SAME)
+
     if starts_processes(hosting, list(runs.values())):
 
         def arguments(config: Path) -> list[str]:
@@ -45,11 +53,11 @@ def compare(command: CompareCommand) -> int:
             places = [f"--config={config}", f"--out={command.out}"]
             return ["compare", *places, *names, *seeds, *vary]
 
-        status = start(hosting, command.run, arguments, lambda: "the same command")
+        status = start(hosting, command.run, arguments, stopped)
     else:
-        with here(next(iter(runs.values())), hosting) as host:
+        with stopping(stopped), here(next(iter(runs.values())), hosting) as host:
             for name, wanted in runs.items():
-                host.train_unless_ended(wanted, command.out / name, title=name)
+                host.train_unless_ended(wanted, command.out / name, name, command.out / TRUNKS)
         status = 0
     if status == 0 and leads():
         folders = [Folder(command.out / name) for name in runs]
@@ -128,6 +136,8 @@ def folder_name(point: Point) -> str:
 def check_runs(out: Path, runs: dict[str, Run]) -> None:
     """Refuses a folder that can't be written, or that has runs of another comparison."""
     check_place(out)
+    if (out / "run.json").is_file():
+        raise UserError(f"{out} is the folder of one run; give another folder with --out")
     for name, wanted in runs.items():
         path = out / name
         if (path / "run.json").is_file() and Folder(path).run != wanted:

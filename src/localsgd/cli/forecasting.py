@@ -28,14 +28,12 @@ class Forecast:
         ended: those that need nothing any more.
         seconds: of training and evaluating the others.
         saved_seconds: less, as first phases are shared.
-        shared: whether they are; else the saving is what one process would make.
     """
 
     runs: int
     ended: int
     seconds: float
     saved_seconds: float
-    shared: bool = True
 
     def __str__(self) -> str:
         done = f", {self.ended} of them done" if self.ended else ""
@@ -43,11 +41,6 @@ class Forecast:
             return f"{plural(self.runs, 'run')}{done}"
         saved = duration(self.saved_seconds)
         shared = f"; first phases that runs share save {saved}" if self.saved_seconds else ""
-        if self.saved_seconds and not self.shared:
-            shared = (
-                "; each run trains its first phase itself: only one process without --watch shares "
-                f"them, which would save {saved}"
-            )
         return f"{plural(self.runs, 'run')}{done}: about {duration(self.seconds)} here{shared}"
 
 
@@ -56,8 +49,6 @@ def forecast(
     folders: Mapping[str, Folder],
     processes: int,
     load: Callable[[Run], Task],
-    *,
-    shared: bool,
 ) -> Forecast:
     """The time that `runs` still take, one after the other.
 
@@ -66,7 +57,6 @@ def forecast(
         folders: where they are or will be.
         processes: that share a run's workers.
         load: reads the data of runs whose steps must be measured.
-        shared: whether first phases are trained once.
     """
     summaries = {name: folder.summary() for name, folder in folders.items()}
     costs = _known(runs, summaries)
@@ -85,7 +75,7 @@ def forecast(
         total += own * cost
         alone += whole * cost
     ended = sum(summary is not None for summary in summaries.values())
-    return Forecast(len(runs), ended, total if shared else alone, alone - total, shared)
+    return Forecast(len(runs), ended, total, alone - total)
 
 
 def plan_of(wanted: Run) -> Plan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import os
+import re
 import sys
 import traceback
 from collections.abc import Generator, Sequence
@@ -33,7 +34,7 @@ from localsgd.cli.options import (
     SweepCommand,
     TasksCommand,
 )
-from localsgd.errors import DIVERGED_EXIT, Diverged, PeerLost, UserError
+from localsgd.errors import DIVERGED_EXIT, Diverged, PeerLost, UserError, unknown_name
 from localsgd.train.config.blame import ALL_OF_IT
 from localsgd.train.config.parts import changed_plugins
 from localsgd.train.config.run import Run, checked, from_json
@@ -47,6 +48,8 @@ from localsgd.train.launch import (
 from localsgd.train.launch.output import lasting
 
 INTERRUPTED_EXIT = 130
+TRAINING = (RunCommand, ResumeCommand, CompareCommand, SweepCommand)
+"""Commands that say themselves how to go on, once something is written."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,8 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(arguments: list[str]) -> int:
     starting.started()
+    command = None
     try:
-        return _call(_parse(arguments))
+        command = _parse(arguments)
+        return _call(command)
     except UserError as error:
         if os.environ.get(ALL_OF_IT):
             traceback.print_exception(error)
@@ -81,7 +86,8 @@ def _main(arguments: list[str]) -> int:
         return INTERRUPTED_EXIT
     except KeyboardInterrupt:
         starting.ending()
-        print_exit_message("localsgd: interrupted")
+        early = command is None or isinstance(command, TRAINING)
+        print_exit_message(f"localsgd: {starting.TOO_EARLY if early else 'interrupted'}")
         return INTERRUPTED_EXIT
 
 
@@ -186,8 +192,17 @@ def _in_one_line(box: str) -> str:
     paragraphs = [" ".join(group) for is_break, group in by_break if not is_break]
     if not paragraphs:
         return " ".join(box.split())
+    if found := re.match(r"invalid choice '(.*)' for argument '--(\S+)'.*?\((.*)\)", paragraphs[0]):
+        given, option, names = found.groups()
+        known = sorted({*re.findall(r"'([^']+)'", names)} - {"None"})
+        return str(unknown_name(option.replace("-", " "), given, known))
+    if found := re.match(r"Error parsing (--\S+): .*(INT|FLOAT).* from \['(.*)'\]", paragraphs[0]):
+        option, kind, given = found.groups()
+        wanted = {"INT": "a whole number", "FLOAT": "a number"}[kind]
+        return f"{option} {given!r} is not understood; give {wanted}"
     nearest = [line.split()[0] for line in lines if line.startswith("--") and "Perhaps" in box]
-    said = paragraphs[0].rstrip(".") + (f"; nearest: {', '.join(nearest)}" if nearest else "")
+    said = paragraphs[0].replace("Expected 1 values", "Expected 1 value")
+    said = said.rstrip(".") + (f"; nearest: {', '.join(nearest)}" if nearest else "")
     return f"{said}; {paragraphs[-1].removeprefix('For full helptext, ')}"
 
 

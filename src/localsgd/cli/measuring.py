@@ -120,7 +120,7 @@ def load(folder: Folder, task: Task, device: str) -> nn.Module:
             hint = "the file is gone from its folder"
         raise UserError(f"{folder.path} has no {folder.model.name}, its final model; {hint}")
     run = folder.run
-    model = models.build(run.model or task.default_model, task, run.seed)
+    model = models.build(run.model or task.default_model, task, run.seed, options=run.options)
     load_weights(model, folder.model)
     if run.precision == "float64":
         model = model.double()

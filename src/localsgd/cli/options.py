@@ -147,7 +147,7 @@ class SweepCommand:
     """Vary settings of a run over seeds, and compare the results with a baseline in a table.
 
     Finished runs are not run again, and after an interruption the same command continues. Runs that
-    share a first phase train it once, where one process hosts all workers.
+    share a first phase train it once.
     """
 
     run: Settings = field(default_factory=Run)

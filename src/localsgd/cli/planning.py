@@ -101,15 +101,15 @@ def _check(command: PlanCommand, topology: Topology) -> None:
         )
     if command.rates and len(command.rates) != levels:
         raise UserError(
-            f"--rates has {len(command.rates)} numbers for {plural(levels, 'level')}; give one for "
-            "each"
+            f"--rates has {plural(len(command.rates), 'number')} for {plural(levels, 'level')}; "
+            "give one for each"
         )
     if command.latencies and (not command.rates or len(command.latencies) != levels):
         raise UserError("--latencies needs --rates, and a number for each level")
     if command.inner and len(command.inner) != levels - 1:
         raise UserError(
-            f"--inner has {len(command.inner)} numbers for {plural(levels - 1, 'level')} inside "
-            "the outermost one; give one for each"
+            f"--inner has {plural(len(command.inner), 'number')} for {plural(levels - 1, 'level')} "
+            "inside the outermost one; give one for each"
         )
     if command.batch < 1:
         raise UserError(f"--batch {command.batch} is too small; give 1 or more")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from localsgd.basics.units import plural
 from localsgd.cli.options import ReportCommand
 from localsgd.cli.reproducing import experiments_module
 
@@ -19,6 +20,7 @@ def report(command: ReportCommand) -> int:
     done, all_ = content.runs
     counted = ", ".join(f"{count} {state}" for state, count in content.counts.items())
     sys.stdout.write(
-        f"{command.out}: {len(content.claims)} claims ({counted}), {done} of {all_} runs\n"
+        f"{command.out}: {plural(len(content.claims), 'claim')} ({counted}), {done} of {all_} "
+        "runs\n"
     )
     return 0

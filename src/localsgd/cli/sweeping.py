@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -16,11 +15,15 @@ from localsgd.cli.forecasting import forecast, in_shards, names_in
 from localsgd.cli.options import Hosting, SweepCommand
 from localsgd.cli.swept import keep, table
 from localsgd.cli.training import (
+    SAME,
+    TRUNKS,
     complete,
     here,
+    interrupted,
     leads,
     start,
     starts_processes,
+    stopping,
     task_of,
     verdict,
     without_auto,
@@ -29,14 +32,12 @@ from localsgd.errors import UserError
 from localsgd.results.grouping import groups
 from localsgd.show import pictures
 from localsgd.show.plot_sweep import sweep as picture
+from localsgd.train.config.parts import command_line
 from localsgd.train.config.run import Run
 from localsgd.train.config.vary import Point, point, points, seeds_of
 from localsgd.train.data import tasks
 from localsgd.train.engine.run_folder import Folder
 from localsgd.train.launch import find_world
-
-TRUNKS = ".trunks"
-"""Folder of the first phases that runs share."""
 
 
 def sweep(command: SweepCommand) -> int:
@@ -131,16 +132,16 @@ def _foretell(
     folders = {name: Folder(command.out / name) for name in mine}
     processes = find_world().size if hosting.processes is None else int(hosting.processes)
     part = "" if command.shard == "1/1" else f" (shard {command.shard})"
-    shared = processes == 1 and not hosting.watch
-    found = forecast(
-        mine, folders, processes, lambda wanted: task_of(wanted, hosting), shared=shared
-    )
+    found = forecast(mine, folders, processes, lambda wanted: task_of(wanted, hosting))
     console.print(f"Sweep{part}: {found}", highlight=False, soft_wrap=True)
     if command.forecast:
         console.print("\n".join(mine), highlight=False, soft_wrap=True)
 
 
 def _train(mine: Mapping[str, Run], command: SweepCommand, hosting: Hosting) -> int:
+    def stopped() -> str:
+        return interrupted([command.out / name for name in mine], SAME)
+
     if starts_processes(hosting, list(mine.values())):
 
         def arguments(config: Path) -> list[str]:
@@ -150,13 +151,12 @@ def _train(mine: Mapping[str, Run], command: SweepCommand, hosting: Hosting) -> 
                 f"--shard={command.shard}",
             ]
 
-        return start(hosting, command.run, arguments, lambda: "the same command")
+        return start(hosting, command.run, arguments, stopped)
     due = {name: run for name, run in mine.items() if Folder(command.out / name).summary() is None}
     if due:
-        with here(next(iter(due.values())), hosting) as host:
+        with stopping(stopped), here(next(iter(due.values())), hosting) as host:
             for name, wanted in due.items():
-                trunks = command.out / TRUNKS
-                host.train_unless_ended(wanted, command.out / name, title=name, trunks=trunks)
+                host.train_unless_ended(wanted, command.out / name, name, command.out / TRUNKS)
     return 0
 
 
@@ -183,8 +183,8 @@ def _report(
     picture(groups(folders), names, out / "sweep.png")
     pictures.comparison(folders, out / "comparison.png")
     places = f"Pictures: {out / 'sweep.png'}, {out / 'comparison.png'}"
-    modules = [word for module in use for word in ("--use", module)]
     plain = not any("," in word for word in baseline.words.values())
     against = ["--baseline", baseline.name] if plain else []
-    export = ["localsgd", "export", str(out), "--latex", "table.tex", *against, *modules]
-    console.print(f"{places}\nTable: {shlex.join(export)}", highlight=False, soft_wrap=True)
+    export = ["localsgd", "export", str(out), "--latex", "table.tex", *against]
+    said = f"{places}\nTable: {command_line(export, use)}"
+    console.print(said, highlight=False, soft_wrap=True)

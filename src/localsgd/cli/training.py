@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch.distributed as dist
 from rich.console import Console
 
 from localsgd.averaging.topology import check_hosting
+from localsgd.basics.starting import TOO_EARLY
 from localsgd.cli.last_launch import as_before, keep, processes_of
 from localsgd.cli.options import (
     Hosting,
@@ -36,7 +38,7 @@ from localsgd.train.data import tasks
 from localsgd.train.data.task import Task
 from localsgd.train.engine import trunk
 from localsgd.train.engine.assembly import pick_device
-from localsgd.train.engine.execution import Execution, Interrupted
+from localsgd.train.engine.execution import Execution, Interrupted, prepare
 from localsgd.train.engine.observer import Observers
 from localsgd.train.engine.run_folder import Folder, locked
 from localsgd.train.launch import (
@@ -53,6 +55,10 @@ from localsgd.train.launch import (
 from localsgd.train.runs.live import Live
 from localsgd.train.runs.opened import Beating, opened
 
+TRUNKS = ".trunks"
+"""Folder of the first phases that runs share, beside theirs."""
+SAME = "the same command"
+"""What goes on with several runs."""
 TRUST = (
     "Several machines: anyone who can reach their ports can end or falsify this run. Keep them on "
     "a network that you trust, or in a tunnel."
@@ -72,16 +78,34 @@ def run(command: RunCommand) -> int:
     def arguments(config: Path) -> list[str]:
         return ["run", f"--config={config}", f"--out={out}"]
 
-    def again() -> str:
-        begun = (out / "run.json").is_file()
-        return going_on(completed, out) if begun else "the same command"
+    def stopped() -> str:
+        return interrupted([out], going_on(completed, out))
 
     if starts_processes(hosting, [completed]):
-        return start(hosting, completed, arguments, again) or verdict([out])
-    with here(completed, hosting) as host:
+        return start(hosting, completed, arguments, stopped) or verdict([out])
+    with stopping(stopped), here(completed, hosting) as host:
         out = _same_on_all(out, command.out is None)
         host.train(completed, out, resuming=False)
     return verdict([out])
+
+
+def interrupted(paths: Iterable[Path], again: str) -> str:
+    """What to say of a command that was interrupted, whose runs lie in `paths`.
+
+    Args:
+        again: what goes on with them.
+    """
+    begun = any((path / "run.json").is_file() for path in paths)
+    return f"interrupted; go on with: {again}" if begun else TOO_EARLY
+
+
+@contextmanager
+def stopping(stopped: Callable[[], str]) -> Generator[None]:
+    """Ctrl-C between the steps of training says how to go on, too."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(stopped()) from None
 
 
 def resume(command: ResumeCommand) -> int:
@@ -99,13 +123,16 @@ def resume(command: ResumeCommand) -> int:
         raise UserError(f"{command.folder} has ended; see `{again}`")
     if hosting.processes == "auto":  # as many as it had, so that the bits stay the same
         hosting = replace(hosting, processes=processes_of(folder))
+
+    def stopped() -> str:
+        return interrupted([command.folder], going_on(wanted, command.folder))
+
     if starts_processes(hosting, [wanted]):
         with locked(command.folder):  # one error message, before any process starts
             pass
-        arguments, again = ["resume", str(command.folder)], going_on(wanted, command.folder)
-        status = start(hosting, wanted, lambda _: arguments, lambda: again)
+        status = start(hosting, wanted, lambda _: ["resume", str(command.folder)], stopped)
         return status or verdict([command.folder])
-    with here(wanted, hosting) as host:
+    with stopping(stopped), here(wanted, hosting) as host:
         host.train(wanted, command.folder, resuming=True)
     return verdict([command.folder])
 
@@ -199,7 +226,7 @@ def start(
     hosting: Hosting,
     wanted: Run,
     arguments: Callable[[Path], Sequence[str]],
-    again: Callable[[], str],
+    stopped: Callable[[], str],
 ) -> int:
     with tempfile.TemporaryDirectory(prefix="localsgd-") as folder:
         config = Path(folder) / "run.json"
@@ -208,7 +235,7 @@ def start(
         assert isinstance(hosting.processes, int), "auto has been replaced by a number"
         status = launch(command, hosting.processes)
     if status > 128:
-        print_exit_message(f"localsgd: interrupted; go on with: {again()}")
+        print_exit_message(f"localsgd: {stopped()}")
     return status
 
 
@@ -266,9 +293,8 @@ class Host:
                 self._print_changed_processes(wanted, Folder(path))
             if self.loud and trunks is None:
                 self._print_plan(execution)
-            measured = hosting.watch != ""  # which only a run that trains it all can be
-            if trunks is not None and not measured and execution.assembly.workers.step == 0:
-                trunk.start(execution, trunks, observer=Observers(Beating(self.heartbeat), live))
+            if trunks is not None and execution.assembly.workers.step == 0:
+                self._start_from(trunks, execution, live)
             for logger in loggers:
                 held.callback(logger.close)
             execution.train()
@@ -276,15 +302,32 @@ class Host:
             self.console.print(tables.run(execution.folder))
             self.console.print(f"Records: {path}")
 
-    def train_unless_ended(
-        self, wanted: Run, path: Path, title: str, trunks: Path | None = None
-    ) -> None:
+    def _start_from(self, trunks: Path, execution: Execution, live: Live) -> None:
+        trunk.start(
+            execution,
+            trunks,
+            observer=Observers(Beating(self.heartbeat), live),
+            prepare=self._prepared,
+            waiting=self.heartbeat.waiting,
+        )
+
+    def _prepared(self, *given: Any, **named: Any) -> Execution:
+        with self.heartbeat.waiting():
+            return prepare(
+                *given,
+                local_rank=self.world.local_rank,
+                timeout=timedelta(minutes=self.hosting.timeout_minutes),
+                waiting=self.heartbeat.waiting,
+                **named,
+            )
+
+    def train_unless_ended(self, wanted: Run, path: Path, title: str, trunks: Path) -> None:
         begun = (path / "run.json").is_file()
         if not begun or Folder(path).summary() is None:
             try:
                 self.train(wanted, path, resuming=begun, title=title, trunks=trunks)
             except Interrupted:
-                raise Interrupted("interrupted; go on with: the same command") from None
+                raise Interrupted(f"interrupted; go on with: {SAME}") from None
 
     def task_of(self, wanted: Run) -> Task:
         """The run's data, which is read once for all runs of the same."""

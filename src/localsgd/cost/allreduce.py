@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from localsgd.basics.units import plural
 from localsgd.errors import UserError
 
 
@@ -38,7 +39,9 @@ class Link:
         for name in ("alpha", "beta", "gamma"):
             number = getattr(self, name)
             if not 0 <= number < math.inf:
-                raise UserError(f"{name} = {number:g} seconds is out of range; give a number >= 0")
+                raise UserError(
+                    f"{name} = {plural(number, 'second')} is out of range; give a number >= 0"
+                )
 
     @staticmethod
     def of_rate(bits_per_second: float, alpha: float = 0.0) -> Link:
@@ -123,6 +126,6 @@ ALGORITHMS: dict[str, Callable[[int, float], Effort]] = {
 
 def _check(workers: int, size: float) -> None:
     if workers < 1:
-        raise UserError(f"an all-reduce can't have {workers} workers; give 1 or more")
+        raise UserError(f"an all-reduce can't have {plural(workers, 'worker')}; give 1 or more")
     if not 0 <= size < math.inf:
         raise UserError(f"an all-reduce can't have {size:g} bytes; give a number >= 0")

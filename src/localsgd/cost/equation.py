@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from localsgd.basics.units import plural
 from localsgd.cost.counts import Syncs
 from localsgd.errors import UserError
 
@@ -31,8 +32,8 @@ class Cluster:
     def __post_init__(self) -> None:
         if self.workers < 1 or self.servers < 1 or self.workers % self.servers:
             raise UserError(
-                f"K = {self.workers} workers can't be spread evenly over K' = {self.servers} "
-                "servers; K' must divide K"
+                f"K = {plural(self.workers, 'worker')} can't be spread evenly over K' = "
+                f"{self.servers} servers; K' must divide K"
             )
         for name, number in (("C1", self.inside), ("C2", self.across)):
             if not 0 <= number < math.inf:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from localsgd.basics.units import plural
 from localsgd.cost.allreduce import Effort, Link, ring
 from localsgd.errors import UserError
 
@@ -33,8 +34,8 @@ def fitted(
         return Link(0.0, 0.0)
     if len(sizes) != len(seconds) or len(set(sizes)) < 2:
         raise UserError(
-            f"{len(sizes)} sizes and {len(seconds)} times don't give alpha and beta; give a time "
-            "for each of at least 2 sizes"
+            f"{plural(len(sizes), 'size')} and {plural(len(seconds), 'time')} don't give alpha and "
+            "beta; give a time for each of at least 2 sizes"
         )
     if min(seconds) <= 0:
         raise UserError(f"an all-reduce can't take {min(seconds):g} seconds; give times above 0")

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from localsgd.basics.units import plural
 from localsgd.cost.allreduce import ALGORITHMS, Link, gather, ring
 from localsgd.errors import UserError, unknown_name
 from localsgd.reduce.compressed import gathers
@@ -48,7 +49,9 @@ class Stage:
 
     def __post_init__(self) -> None:
         if self.members < 1:
-            raise UserError(f"a level of {self.members} members averages nothing; give 1 or more")
+            raise UserError(
+                f"a level of {plural(self.members, 'member')} averages nothing; give 1 or more"
+            )
         if self.algorithm not in ALGORITHMS:
             raise unknown_name("all-reduce", self.algorithm, ALGORITHMS)
 
@@ -111,8 +114,8 @@ class Plan:
         """
         if len(local_steps) != len(self.stages) or min(local_steps) < 1:
             raise UserError(
-                f"local steps {list(local_steps)} for {len(self.stages)} levels; give a number "
-                ">= 1 for each, innermost first"
+                f"local steps {list(local_steps)} for {plural(len(self.stages), 'level')}; give a "
+                "number >= 1 for each, innermost first"
             )
         period, waited = 1, 0.0
         for level, (stage, steps) in enumerate(zip(self.stages, local_steps, strict=True)):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from localsgd.basics.units import plural
 from localsgd.errors import UserError
 
 
@@ -35,8 +36,8 @@ def price_from(workers: int, speedup: float) -> float:
     """The price at which H = 1 has this speed-up: K / S(1) - 1."""
     if not 0 < speedup <= workers:
         raise UserError(
-            f"a speed-up of {speedup:g} on {workers} workers is beyond this model; "
-            f"give a number above 0 and up to {workers}"
+            f"a speed-up of {speedup:g} on {plural(workers, 'worker')} is beyond this model; give "
+            f"a number above 0 and up to {workers}"
         )
     return workers / speedup - 1
 

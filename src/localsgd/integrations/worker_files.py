@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from localsgd.basics.units import plural
 from localsgd.errors import UserError
 from localsgd.optimizer import LocalSGD
 
@@ -77,8 +78,8 @@ def read(folder: str | Path) -> State:
     state = torch.load(file_of(folder, _worker()), weights_only=True)
     if state["workers"] != workers:
         raise UserError(
-            f"{folder} was saved by {state['workers']} workers, and there are {workers}; start as "
-            "many, or begin anew from its averaged model"
+            f"{folder} was saved by {plural(state['workers'], 'worker')}, and there are {workers}; "
+            "start as many, or begin anew from its averaged model"
         )
     return state
 

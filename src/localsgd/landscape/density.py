@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from localsgd.basics.units import plural
 from localsgd.errors import UserError
 from localsgd.landscape.announce import Progress, silent
 from localsgd.landscape.operator import Operator, rademacher, seeded
@@ -74,7 +75,10 @@ def spectral_density(
     Full re-orthogonalisation. Holds steps * starts vectors [n].
     """
     if steps < 1 or starts < 1:
-        raise UserError(f"a density from {starts} starts of {steps} steps is empty; give 1 or more")
+        raise UserError(
+            f"a density from {plural(starts, 'start')} of {plural(steps, 'step')} is empty; give 1 "
+            "or more"
+        )
     first = rademacher(operator, starts, seeded(seed)) if vectors is None else vectors
     steps = min(steps, operator.n)
     current = first / first.norm(dim=1, keepdim=True)

@@ -17,6 +17,7 @@ from typing import Any, final
 from torch import Tensor
 from torch.func import grad, jvp, vjp
 
+from localsgd.basics.units import plural
 from localsgd.errors import UserError
 from localsgd.landscape.batches import Batch
 from localsgd.landscape.group import summed
@@ -96,8 +97,8 @@ def empirical_fisher(objective: Objective) -> OutputCurvature:
     ) -> Tensor:
         if z.shape[0] != samples:
             raise UserError(
-                f"the outputs have shape {list(z.shape)} for {samples} samples; "
-                "the empirical Fisher needs a first dimension of samples"
+                f"the outputs have shape {list(z.shape)} for {plural(samples, 'sample')}; the "
+                "empirical Fisher needs a first dimension of samples"
             )
         own = samples * grad(loss_of)(z)  # the gradient of each sample's own loss
         along = (own * tangent).flatten(1).sum(1)

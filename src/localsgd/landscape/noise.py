@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
+from localsgd.basics.units import plural
 from localsgd.errors import UserError
 from localsgd.landscape.group import summed
 from localsgd.landscape.objective import Objective, mean_of
@@ -61,7 +62,7 @@ class GradientNoise:
     def _fits(self, batch: int) -> None:
         if not 1 <= batch <= self.samples:
             raise UserError(
-                f"a batch of {batch} cannot be drawn from {self.samples} samples without "
+                f"a batch of {batch} cannot be drawn from {plural(self.samples, 'sample')} without "
                 f"replacement; give 1 to {self.samples} (over all workers together)"
             )
 

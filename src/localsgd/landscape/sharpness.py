@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from localsgd.basics.units import plural
 from localsgd.errors import UserError
 from localsgd.landscape.announce import Progress, silent
 from localsgd.landscape.directions import filter_norms
@@ -89,7 +90,9 @@ def worst_rise(
       scale: [n], not negative; entries of 0 stay where they are. By default all 1.
     """
     if radius < 0 or steps < 1:
-        raise UserError(f"a ball of radius {radius} in {steps} steps: give radius >= 0, steps >= 1")
+        raise UserError(
+            f"a ball of radius {radius} in {plural(steps, 'step')}: give radius >= 0, steps >= 1"
+        )
     scale = torch.ones_like(objective.weights) if scale is None else scale
     start = objective.score().loss
     best, v = 0.0, torch.zeros_like(objective.weights)  # v in units of scale

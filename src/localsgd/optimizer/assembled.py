@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from localsgd.averaging.inner_state import InnerStates
 from localsgd.averaging.placement import Placement, row_multiple
+from localsgd.basics.units import plural
 from localsgd.loop import Loop
 from localsgd.optimizer.ddp import unwrapped
 from localsgd.optimizer.gradient_averaging import GradientAveraging
@@ -190,7 +191,7 @@ class Assembled(Wrapping):
         lengths = self._loop.position.lengths
         return (
             f"LocalSGD (H = {lengths[0] if len(lengths) == 1 else lengths}, topology "
-            f"{self._settings.topology}, {self.steps} steps) of {self.inner!r}"
+            f"{self._settings.topology}, {plural(self.steps, 'step')}) of {self.inner!r}"
         )
 
     @property

@@ -19,6 +19,7 @@ from torch.optim.optimizer import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.hooks import RemovableHandle
 
+from localsgd.basics.units import plural
 from localsgd.errors import UserError
 from localsgd.optimizer.wrapping import called_by
 
@@ -144,8 +145,9 @@ class InnerSteps:
         """Refuses to finish if all steps were taken without `LocalSGD`."""
         if self.strays and not steps:
             raise UserError(
-                f"finish() was called after {self.strays} steps of the inner optimizer and none of "
-                "LocalSGD, so that ranks have never been averaged; call step() of the LocalSGD"
+                f"finish() was called after {plural(self.strays, 'step')} of the inner optimizer "
+                "and none of LocalSGD, so that ranks have never been averaged; call step() of the "
+                "LocalSGD"
             )
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from localsgd.basics.units import plural
 from localsgd.errors import UserError
 from localsgd.wire.contributors import Contributors
 from localsgd.wire.engine import Broken, Engine, Peers
@@ -338,8 +339,8 @@ class Membership:
         """This worker goes on from what another had at its last sync."""
         if self.round_steps:
             logger.warning(
-                f"{self.name} was left behind; its {self.round_steps} local steps are dropped, and "
-                "it goes on with the others' next mean"
+                f"{self.name} was left behind; it drops {plural(self.round_steps, 'local step')} "
+                "and goes on with the others' next mean"
             )
         self.names, self.averaged = list(state["names"]), list(state["averaged"])
         self.given, self._planned = state["given"], state["planned"]

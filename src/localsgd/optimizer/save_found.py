@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from localsgd.basics.units import plural
 from localsgd.errors import UserError
 from localsgd.optimizer import averaged_file
 from localsgd.optimizer.ddp import unwrapped
@@ -109,10 +110,10 @@ class Found:
         self.tree["random"] = None
         dropped = "; gradients of micro-batches: dropped" if self.tree.pop(GRADIENTS, None) else ""
         self.said = (
-            f"{source.files.place} was saved by {then} workers and is gone on from by {now}, at "
-            f"step {self.tree['optimizers'][0]['local_sgd']['steps']}: all begin a new round from "
-            f"the averaged model; {regrouped[0].said}{dropped}; all else is worker 0's; a "
-            f"step sees {now}/{then} times the samples"
+            f"{source.files.place} was saved by {plural(then, 'worker')} and is gone on from by "
+            f"{now}, at step {self.tree['optimizers'][0]['local_sgd']['steps']}: all begin a new "
+            f"round from the averaged model; {regrouped[0].said}{dropped}; all else is "
+            f"worker 0's; a step sees {now}/{then} times the samples"
         )
 
     def put(

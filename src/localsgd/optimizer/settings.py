@@ -18,6 +18,7 @@ from localsgd.averaging.delay import NO_DELAY, Delay
 from localsgd.averaging.inner_state import Rule, rules_of
 from localsgd.averaging.outer import Outer, as_outer
 from localsgd.averaging.topology import Topology
+from localsgd.basics.units import plural
 from localsgd.errors import UserError
 from localsgd.optimizer.consistency import described
 from localsgd.reduce import ExactMean, Reducer, reducer_named
@@ -134,8 +135,9 @@ def _topology(given: str | int | Topology | DeviceMesh | None, processes: int) -
         topology = Topology.parse(given)
     if topology.workers != processes:
         raise UserError(
-            f"topology {topology} has {topology.workers} workers, and there are {processes} "
-            "processes; LocalSGD has one worker in each process of torch.distributed, or, if "
+            f"topology {topology} has {plural(topology.workers, 'worker')} for "
+            f"{plural(processes, 'process', 'processes')}; LocalSGD has one worker in each process "
+            "of torch.distributed, or, if "
             'workers are sharded, in each place of topology=mesh["replicate"]'
         )
     return topology
@@ -161,11 +163,11 @@ def _schedules(local_steps: LocalSteps, topology: Topology) -> tuple[Schedule, .
     several = isinstance(local_steps, Sequence)
     given = local_steps if isinstance(local_steps, Sequence) else [local_steps]
     if len(given) != topology.levels:
-        what = f"{len(given)} schedules" if several else "one number or schedule"
+        what = plural(len(given), "schedule") if several else "one number or schedule"
         raise UserError(
-            f"local_steps has {what} for the {topology.levels} levels of topology {topology}; give "
-            "one for each, innermost first, such as local_steps=[2, 8] for 2 local steps and 8 "
-            "block steps"
+            f"local_steps has {what} for the {plural(topology.levels, 'level')} of topology "
+            f"{topology}; give one for each, innermost first, such as local_steps=[2, 8] for 2 "
+            "local steps and 8 block steps"
         )
     return tuple(s if callable(s) else every(checked_length(s, "local_steps")) for s in given)
 
@@ -176,9 +178,10 @@ def _by_level(name: str, given: object, topology: Topology) -> list[object]:
         return [*[None] * (topology.levels - 1), given]
     if len(given) != topology.levels:
         raise UserError(
-            f"{name} has {len(given)} entries for the {topology.levels} levels of topology "
-            f"{topology}; give one for each, innermost first, None for the plain mean, or one "
-            "value without a list for the outermost level"
+            f"{name} has {plural(len(given), 'entry', 'entries')} for the "
+            f"{plural(topology.levels, 'level')} of topology {topology}; give one for each, "
+            "innermost first, None for the plain mean, or one value without a list for the "
+            "outermost level"
         )
     return list(given)
 

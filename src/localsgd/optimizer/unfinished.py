@@ -11,6 +11,8 @@ from multiprocessing.util import Finalize
 
 from torch import nn
 
+from localsgd.basics.units import plural
+
 
 class Unfinished:
     """Counts the steps since the model was last averaged, or shown as an average.
@@ -52,9 +54,9 @@ def _warn() -> None:
     if _open and not ended_by_error:
         steps = max(steps for _, steps in _open.values())
         warnings.warn(
-            f"the program ends {steps} steps after the last sync of LocalSGD, and finish() was not "
-            "called: ranks hold different models; call optimizer.finish() on all at the end, and "
-            "save after it (or inside averaged_model())",
+            f"the program ends {plural(steps, 'step')} after the last sync of LocalSGD, and "
+            "finish() was not called: ranks hold different models; call optimizer.finish() on all "
+            "at the end, and save after it (or inside averaged_model())",
             stacklevel=1,
         )
 

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from localsgd.basics.seeds import generator_for
+from localsgd.basics.units import plural
 from localsgd.errors import UserError, unknown_name
 from localsgd.reduce.compressor import (
     Codec,
@@ -195,7 +196,9 @@ class CompressedMean(Reducer):
         if (n, dtype, count) not in self._chunks:
             row = self._fragments or Extents.whole(n)
             if row.length != n:
-                raise UserError(f"the layout is of rows of {row.length} scalars, not of {n}")
+                raise UserError(
+                    f"the layout is of rows of {plural(row.length, 'scalar')}, not of {n}"
+                )
             length, cut = parts(row, count)
             self._chunks[n, dtype, count] = [
                 Chunk(

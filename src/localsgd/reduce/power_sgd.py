@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from localsgd.basics.seeds import generator_for
+from localsgd.basics.units import plural
 from localsgd.errors import UserError
 from localsgd.reduce.compressor import check_dtype, first_not_finite
 from localsgd.reduce.exact import ExactMean
@@ -167,7 +168,8 @@ class PowerSgd(Reducer):
     def _check_length(self, update: Tensor) -> None:
         if self._layout is not None and update.shape[-1] != self._layout.length:
             raise UserError(
-                f"the layout is of rows of {self._layout.length} scalars, not of {update.shape[-1]}"
+                f"the layout is of rows of {plural(self._layout.length, 'scalar')}, not of "
+                f"{update.shape[-1]}"
             )
 
     def _mean_products(self, update: Tensor, collective: Collective) -> Tensor:

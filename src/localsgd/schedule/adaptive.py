@@ -16,6 +16,7 @@ import math
 import warnings
 from dataclasses import dataclass
 
+from localsgd.basics.units import plural
 from localsgd.errors import UserError
 from localsgd.schedule.progress import Progress, checked_length, is_whole
 
@@ -262,7 +263,7 @@ def cyclic(local_steps: int, period: int, first: int) -> Cyclic:
     """
     length = _period(period)
     if not is_whole(first, least=0) or first > length:
-        raise UserError(f"first = {first!r} is no part of a cycle of {length} steps")
+        raise UserError(f"first = {first!r} is no part of a cycle of {plural(length, 'step')}")
     return Cyclic(checked_length(local_steps), length, int(first))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from localsgd.basics.units import plural
 from localsgd.results import grouping
 from localsgd.results.grouping import Group, Point
 from localsgd.show.canvas import bytes_axis, canvas, look, quality_axis
@@ -56,7 +57,7 @@ def comparison(folders: Sequence[Folder], path: Path) -> None:
 def _title(groups: Sequence[Group]) -> str:
     """The settings that all runs share."""
     named = [
-        (f"{group.run.task}", f"{group.run.model}", f"{group.run.workers} workers")
+        (f"{group.run.task}", f"{group.run.model}", plural(group.run.workers or 1, "worker"))
         for group in groups
     ]
     return ", ".join(values[0] for values in zip(*named, strict=True) if len(set(values)) == 1)

@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from localsgd.basics.units import plural
 from localsgd.landscape.figures.style import COLOURS
 from localsgd.results.grouping import Record
 from localsgd.results.labels import level_name, local_steps
@@ -40,7 +41,7 @@ def run(folder: Folder, path: Path) -> None:
         made = record.run
         figure.suptitle(
             f"{made.method}, H = {local_steps(made)}: {made.task}, {made.model}, "
-            f"{made.workers} workers ({made.topology})",
+            f"{plural(made.workers or 1, 'worker')} ({made.topology})",
             fontsize=11,
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from localsgd.basics.units import plural
 from localsgd.results import grouping
 from localsgd.results.grouping import Group, is_diverged
 from localsgd.results.labels import plain
@@ -62,7 +63,7 @@ def _title(groups: Sequence[Group], left_out: int) -> str:
     run = groups[0].run
     seeds = max(len(group.records) for group in groups)
     lost = f"; {left_out} diverged" if left_out else ""
-    return f"{run.task}, {run.model}: mean ± deviation of {seeds} seeds{lost}"
+    return f"{run.task}, {run.model}: mean ± deviation of {plural(seeds, 'seed')}{lost}"
 
 
 def _across(groups: Sequence[Group], names: Sequence[str]) -> str:

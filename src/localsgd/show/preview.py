@@ -56,11 +56,10 @@ def _rows(plan: Plan, layout: Layout, processes: int) -> Iterator[tuple[str, Ren
     yield "model", f"{run.model}: {count(parameters)} parameters"
     yield "workers", _workers(plan, processes)
     yield "method", plan.method.title
-    epochs = "epoch" if run.epochs == 1 else "epochs"
     yield (
         "budget",
-        f"{run.epochs:g} {epochs}: {plural(plan.steps, 'step')} of "
-        f"{plan.topology.workers} x {run.batch} = {count(plan.batch)} samples",
+        f"{plural(run.epochs or 0.0, 'epoch')}: {plural(plan.steps, 'step')} of "
+        f"{plan.topology.workers} x {run.batch} = {plural(plan.batch, 'sample')}",
     )
     beyond = beyond_averaging(run)
     if beyond:
@@ -90,7 +89,7 @@ def _workers(plan: Plan, processes: int) -> str:
     if topology.unequal:
         text += f" in blocks of {', '.join(map(str, topology.unequal))}"
     elif topology.levels > 1:
-        text += f" as {topology} ({topology.sizes[-1]} blocks"
+        text += f" as {topology} ({plural(topology.sizes[-1], 'block')}"
         text += " of " + " of ".join(map(str, reversed(topology.sizes[:-1]))) + ")"
     hosts = plural(processes, "process", "processes")
     return f"{text}, {topology.workers // processes} in each of {hosts}"

@@ -170,7 +170,8 @@ def _facts(record: Record) -> Table:
 def _rising(run: Run) -> str:
     """The warm-up in words; there is one only if the rate is scaled up."""
     scale = Plan(run, known(run.workers) * known(run.batch)).lr_scale
-    return f"warm-up {run.lr_warmup:.3g} epochs" if scale > 1 else "no warm-up"
+    epochs = plural(float(f"{run.lr_warmup:.3g}"), "epoch")
+    return f"warm-up {epochs}" if scale > 1 else "no warm-up"
 
 
 def _momentum(run: Run) -> str:
@@ -185,7 +186,7 @@ def _falling(run: Run) -> str:
     if run.lr_schedule == "cosine":
         return f"falling along a cosine to {run.lr_floor:g} of the peak"
     if run.lr_schedule == "cyclic":
-        return f"{run.lr_cycles} cosine cycles"
+        return f"{plural(run.lr_cycles, 'cosine cycle')}"
     decays = ", ".join(f"{share:g}" for share in run.lr_decay_at or ())
     return f"x {run.lr_decay:g} at {decays} of the run"
 
@@ -201,8 +202,8 @@ def _configuration(run: Run) -> Iterator[tuple[str, str]]:
     yield "workers", f"{run.workers} ({run.topology}), batch {run.batch} each"
     yield (
         "learning rate",
-        f"{run.lr:g} for {run.lr_batch} samples, scaling {run.lr_scaling}, {_rising(run)}, "
-        f"{_falling(run)}",
+        f"{run.lr:g} for {plural(known(run.lr_batch), 'sample')}, scaling {run.lr_scaling}, "
+        f"{_rising(run)}, {_falling(run)}",
     )
     yield "optimizer", f"{run.optimizer}{_momentum(run)}, weight decay {run.weight_decay:g}"
     yield "others", ", ".join(_others(run))
@@ -239,7 +240,7 @@ def _result(record: Record) -> Iterator[tuple[str, str]]:
     yield "result", f"test {metric.name} {metric.words(last[metric.key], 2)}; {best}{own}"
     yield (
         "time",
-        f"{duration(last['seconds'])} of training for {count(last['samples'])} samples "
+        f"{duration(last['seconds'])} of training for {plural(last['samples'], 'sample')} "
         f"({count(last['samples'] / max(last['seconds'], 1e-9))} a second)"
         + "".join(f"; {what} {duration(spent)}" for what, spent in last.get("paused", {}).items()),
     )

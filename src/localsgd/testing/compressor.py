@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor
 
+from localsgd.basics.units import plural
 from localsgd.errors import UserError
 from localsgd.reduce.compressed import Chunk, CompressedMean
 from localsgd.reduce.compressor import Codec, Compressor, decode, encode, read
@@ -49,7 +50,7 @@ def _payloads_have_the_size_that_is_stated(compressor: Compressor) -> None:
         codec = compressor.codec(Extents.whole(n), x.dtype)
         payload = encode(codec, x)
         assert payload.shape == (codec.size,), (
-            f"a payload of {len(payload)} bytes, not {codec.size}"
+            f"a payload of {plural(len(payload), 'byte')}, not {codec.size}"
         )
         found = decode(codec, payload, x)
         assert found.shape == x.shape, f"{n} scalars come back as {tuple(found.shape)}"

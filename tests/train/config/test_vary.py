@@ -67,7 +67,7 @@ def test_workers_and_topology_give_way_to_each_other() -> None:
         (["lr=0"], "--vary lr=0: Expected `float` > 0"),
         (["lr=nan"], "--vary lr=nan: Expected `float` > 0"),
         (["local_steps=0"], "--vary local_steps=0: Expected `int` >= 1"),
-        (["compression=zip"], "unknown reducer 'zip'; nearest"),
+        (["compression=zip"], "unknown reducer 'zip'; there are none, "),
         (["outer=zip"], "unknown outer optimizer 'zip'"),
         (["optimizer=zip"], "--vary optimizer=zip: Invalid enum value 'zip'"),
         (["seed=1,2"], "seeds are given by --seeds"),

@@ -333,7 +333,7 @@ def test_processes_that_start_from_different_weights_are_refused(tmp_path: Path)
 
 def test_less_data_than_a_step_is_refused_before_there_is_a_folder(tmp_path: Path) -> None:
     """As with images of one's own in the place of a task's, which was asked how many it has."""
-    with pytest.raises(UserError, match="are less than one step of 20; train for longer"):
+    with pytest.raises(UserError, match="less than one step of 20; train for longer"):
         prepare(tiny(epochs=0.5, switch="first-decay"), digits(30), tmp_path / "run", Silent())
     assert not (tmp_path / "run").exists()
 

@@ -178,7 +178,7 @@ def test_shown_by_perplexity_and_not_beside_accuracies(tmp_path: Path) -> None:
     [
         ({"channels_last": True}, "channels_last is for images"),
         ({"model": "small-cnn"}, "reads images, but the task wikitext-2 gives text"),
-        ({"batch": 31}, "60 .* are too few for 2 workers"),
+        ({"batch": 31}, "60 .*: too few for 2 workers"),
     ],
 )
 def test_mistakes_are_one_line(settings: dict[str, Any], said: str, tmp_path: Path) -> None:

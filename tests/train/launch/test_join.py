@@ -53,7 +53,7 @@ def test_on_one_machine_nothing_listens_beyond_loopback(zygote, torchrun, host):
 def test_a_rank_that_nobody_joins_says_so(zygote, torchrun, rank):
     outcome = zygote.run("join_in_vain", [torchrun(2)[rank]])
     assert outcome.statuses == [0], outcome.err
-    start = f"rank {rank} could not connect to the other 1 processes at localhost:"
+    start = f"rank {rank} could not connect to the other 1 process at localhost:"
     assert outcome.out[0].startswith(start)
     assert "within 1 s: " in outcome.out[0]
     assert outcome.out[0].count("\n") == 1
@@ -63,5 +63,5 @@ def test_shares_of_a_machine():
     assert [threads_of(World(0, 8, 0, n), 6) for n in (1, 4, 8)] == [6, 1, 1]
     assert gpu_of(World(5, 8, 1, 4), 4) == 1
     assert gpu_of(World(5, 8, 1, 4, bound=True), 1) == 0
-    with pytest.raises(UserError, match="4 processes on this machine, but 1 GPUs"):
+    with pytest.raises(UserError, match="4 processes on this machine, but 1 GPU:"):
         gpu_of(World(5, 8, 1, 4), 1)

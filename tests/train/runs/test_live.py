@@ -12,7 +12,7 @@ import types
 import pytest
 from rich.console import Console
 
-from localsgd.train.runs.live import REFRESH_SECONDS, Live
+from localsgd.train.runs.live import REFRESH_SECONDS, Live, rounds
 from localsgd.train.runs.remaining import Pace
 from tests.show.records import rows_of, small_assembly, summary_of
 
@@ -52,6 +52,14 @@ def test_plain_lines_one_for_each_evaluation() -> None:
     assert len(lines) == 2
     assert lines[0].startswith("mine: epoch 0.5 · step 22 · loss 2.000 · test accuracy 50.0 %")
     assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(
+    ("syncs", "text"),
+    [([1], "1 round"), ([1234], "1,234 rounds"), ([112, 28], "112 + 28 rounds")],
+)
+def test_rounds_of_all_levels(syncs: list[int], text: str) -> None:
+    assert rounds(syncs) == text
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -197,9 +198,10 @@ def test_the_command_line_does_not_go_on_without_the_objects(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"learning_rate": 1.0}, "unknown setting 'learning_rate'; nearest: "),
+        ({"learning_rate": 1.0}, "unknown setting 'learning_rate'; there are task, "),
         ({"plugins": ("x",)}, "unknown setting 'plugins'"),
         ({"lr": "much"}, "lr: Expected `float"),
+        ({"local_steps": "six"}, "local_steps is 'six'; give a whole number"),
         ({"compression": "sgn"}, "unknown compression 'sgn'; nearest: sign"),
         ({"model": 7}, "model 7 is none"),
         ({"model": lambda one, two: Net()}, "needs 2 arguments"),
@@ -283,3 +285,45 @@ def test_the_module_names_what_it_has() -> None:
     with pytest.raises(AttributeError):
         _ = localsgd.train.nothing
     assert "localsgd.train.runs.run" in sys.modules
+
+
+class Tied(nn.Module):
+    """Its own buffers differ between workers: batch norm, a frozen tensor, tied weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(2, 2, bias=False)
+        self.norm = nn.BatchNorm1d(2)
+        self.again = nn.Linear(2, 2)
+        self.again.weight = self.first.weight
+        self.frozen = nn.Parameter(torch.ones(2), requires_grad=False)
+        self.register_buffer("unsaved", torch.zeros(1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.again(self.norm(self.first(x))) * self.frozen
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_a_loaded_run_has_the_workers_own_weights(precision: str, tmp_path: Path) -> None:
+    run = Run(
+        task=halves(),
+        model=Tied,
+        workers=5,
+        method="local",
+        local_steps=2,
+        batch=4,
+        epochs=2,
+        precision=precision,
+    )
+    result = run.train(tmp_path / "run", progress=False)
+    loaded = load(tmp_path / "run").local_weights
+    assert list(loaded) == sorted(result.local_weights) == [0, 1, 2, 3, 4]
+    for worker, weights in result.local_weights.items():
+        assert loaded[worker].keys() == weights.keys()
+        assert all(torch.equal(loaded[worker][name], value) for name, value in weights.items())
+    assert not torch.equal(loaded[0]["norm.running_mean"], loaded[1]["norm.running_mean"])
+    with pytest.raises(KeyError):
+        loaded[5]
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    with pytest.raises(UserError, match="keep its checkpoints/"):
+        loaded[0]

@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from localsgd.averaging.topology import Topology
+from localsgd.basics.units import plural
 from localsgd.errors import UserError
 from localsgd.train.config.blame import naming_parts
 from localsgd.train.config.methods import method
@@ -65,8 +66,9 @@ def _local_steps(run: Run, topology: Topology) -> tuple[int, ...]:
             given = (1,) * topology.levels
     if len(given) != topology.levels:
         raise UserError(
-            f"local_steps has {len(given)} numbers for the {topology.levels} levels of "
-            f"topology {topology}; give one for each, innermost first (H, H^b, ...)"
+            f"local_steps has {plural(len(given), 'number')} for the "
+            f"{plural(topology.levels, 'level')} of topology {topology}; give one for each, "
+            "innermost first (H, H^b, ...)"
         )
     return given
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
 import shlex
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +36,7 @@ PYTHON = "an object in Python"
 """Where a part comes from that was given as an object."""
 PROGRAM = "this program"
 """Where a part comes from that a program has given a name."""
-MADE = ("method", "compression", "outer")
+MADE = ("model", "method", "compression", "outer")
 """The settings whose parts are made with options."""
 
 
@@ -122,8 +124,32 @@ def going_on(run: Run, path: Path, command: str = "resume") -> str:
             modules["MODULE"] = None
         elif OUTSIDE[setting].added(name):
             modules[now.source] = None
+    return command_line(["localsgd", command, str(path)], modules)
+
+
+def command_line(words: Iterable[str], modules: Iterable[str]) -> str:
+    """A command with `--use` for modules, as it works in this folder.
+
+    PYTHONPATH stands in front where modules are found by it, since it may have been set for one
+    command alone; and where they lie in the current folder, which `python -m localsgd` looks into.
+    """
+    modules = list(modules)
     used = [word for module in modules for word in ("--use", module)]
-    return shlex.join(["localsgd", command, str(path), *used])
+    named = [word for word in os.environ.get("PYTHONPATH", "").split(os.pathsep) if word]
+    folders = [_folder(module) for module in modules]
+    found = [place for place in (*named, ".") if Path(place).resolve() in folders]
+    path = os.pathsep.join(dict.fromkeys([*named, *found]))
+    prefix = f"PYTHONPATH={shlex.quote(path)} " if found else ""
+    return prefix + shlex.join([*words, *used])
+
+
+def _folder(module: str) -> Path | None:
+    """The folder in which Python has found a module, or its package."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None:
+        return None
+    path = Path(file).resolve()
+    return path.parents[module.count(".") + (path.name == "__init__.py")]
 
 
 def changed_plugins(run: Run) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from localsgd.averaging.delay import Delay
 from localsgd.averaging.inner_state import rules_of
 from localsgd.averaging.topology import Topology
+from localsgd.basics.units import plural
 from localsgd.errors import UserError
 from localsgd.reduce.sign import Sign
 from localsgd.schedule.progress import Progress, Schedule
@@ -130,8 +131,8 @@ class Plan:
         whole = {"epoch": known(self.run.epochs), "step": self.steps, "fraction": 1}[kind]
         if number > whole:
             raise UserError(
-                f"switch {text} lies outside the run of {known(self.run.epochs):g} epochs "
-                f"({self.steps} steps); give a point inside it"
+                f"switch {text} lies outside the run of {plural(known(self.run.epochs), 'epoch')} "
+                f"({plural(self.steps, 'step')}); give a point inside it"
             )
         if kind == "step":
             return math.ceil(number)
@@ -160,24 +161,24 @@ class Plan:
         """Raises if the run can't be trained."""
         if self.samples < self.batch:
             raise UserError(
-                f"{self.samples} training samples are too few for {self.topology.workers} workers "
-                f"x batch {self.run.batch} = {self.batch} samples a step; "
-                "use fewer workers or a smaller batch"
+                f"{plural(self.samples, 'training sample')}: too few for "
+                f"{plural(self.topology.workers, 'worker')} x batch {self.run.batch} = "
+                f"{plural(self.batch, 'sample')} a step; use fewer workers or a smaller batch"
             )
         if self.steps < 1:
             raise UserError(
-                f"{self.run.epochs:g} epochs of {self.samples} samples are less than one step of "
-                f"{self.batch}; train for longer"
+                f"{plural(known(self.run.epochs), 'epoch')} of {plural(self.samples, 'sample')}: "
+                f"less than one step of {self.batch}; train for longer"
             )
         if known(self.run.lr_warmup) > known(self.run.epochs):
             raise UserError(
-                f"lr_warmup of {self.run.lr_warmup:g} epochs outlasts the run of "
+                f"lr_warmup of {plural(known(self.run.lr_warmup), 'epoch')} outlasts the run of "
                 f"{self.run.epochs:g}; give a shorter one, 0 for none"
             )
         if "step_warmup" in self.method.uses and self.step_warmup > known(self.run.epochs):
             usual = "" if self.run.step_warmup else " (H epochs, if not given)"
             raise UserError(
-                f"step_warmup of {self.step_warmup:g} epochs{usual} outlasts the run of "
+                f"step_warmup of {plural(self.step_warmup, 'epoch')}{usual} outlasts the run of "
                 f"{self.run.epochs:g}, so that H would never be what local_steps says; give a "
                 "shorter one by --step-warmup"
             )
@@ -243,8 +244,8 @@ class Plan:
             self._check_gossip()
         if run.slowdown and len(run.slowdown) != topology.workers:
             raise UserError(
-                f"slowdown has {len(run.slowdown)} numbers for {topology.workers} workers; "
-                "give one for each"
+                f"slowdown has {plural(len(run.slowdown), 'number')} for "
+                f"{plural(topology.workers, 'worker')}; give one for each"
             )
         if (run.slowdown or self.weighs or run.exhausted == "leave") and topology.levels > 1:
             raise UserError(

@@ -371,7 +371,8 @@ def model_of(
     if own.model is not None:
         model = models.built(own.model, task, run.seed, streams=streams)
     else:
-        model = models.build(run.model or task.default_model, task, run.seed, streams=streams)
+        name = run.model or task.default_model
+        model = models.build(name, task, run.seed, streams=streams, options=run.options)
     if run.init is not None and weights:
         load_weights(model, Path(run.init))
     if run.precision == "float64":

@@ -15,7 +15,7 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -31,8 +31,10 @@ from localsgd.averaging.level import Level
 from localsgd.basics import strict_json
 from localsgd.basics.files import check_regular, read_text
 from localsgd.errors import UserError
+from localsgd.rows.layout import Slot
 from localsgd.train.config.run import Run
 from localsgd.train.engine.assembly import Assembly
+from localsgd.train.engine.hosted import Workers
 from localsgd.train.engine.run_folder import to_disk, write_whole
 
 KEPT = 2
@@ -108,6 +110,47 @@ def load(assembly: Assembly, checkpoint: Path) -> dict[str, Any]:
     return common["extra"]
 
 
+def worker_weights(checkpoint: Path, worker: int, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The state dict of a worker's own model, on the CPU.
+
+    Args:
+        checkpoint: at the end of the run.
+        worker: of all K.
+        whole: the averaged model's state dict, which has the names, and what is not trained.
+
+    Raises:
+        UserError: an older version has saved it, which wrote no names; or it is damaged.
+    """
+    common = _unsealed(checkpoint)
+    if "layouts" not in common:
+        raise UserError(f"{checkpoint} is of an older version and has no names of tensors")
+    state = _read(checkpoint, worker, common)["worker"]
+    rows = [state["params"], *state["buffers"]]
+    found = {
+        name: Slot(name, tuple(shape), tuple(stride), offset).view(row).clone()
+        for slots, row in zip(common["layouts"], rows, strict=True)
+        for name, shape, stride, offset in slots
+    }
+    found |= {name: found[first] for name, first in common["tied"].items() if first in found}
+    return {name: found.get(name, value) for name, value in whole.items()}
+
+
+def _layouts(workers: Workers) -> dict[str, Any]:
+    """Where a worker's rows have which tensor, and other names of tied ones."""
+    layouts = [workers.layout, *(layout for layout, _ in workers.buffers)]
+    named = list(workers.models[0].named_parameters(remove_duplicate=False))
+    first: dict[int, str] = {}
+    for name, tensor in named:
+        first.setdefault(id(tensor), name)
+    return {
+        "layouts": [
+            [[slot.name, slot.shape, slot.stride, slot.offset] for slot in layout.slots]
+            for layout in layouts
+        ],
+        "tied": {name: first[id(one)] for name, one in named if first[id(one)] != name},
+    }
+
+
 def read_common(checkpoint: Path) -> dict[str, Any]:
     """The part of a checkpoint that all workers share."""
     path = checkpoint / "common.json"
@@ -145,6 +188,7 @@ def _common_state(assembly: Assembly, partial: Path, extra: dict[str, Any]) -> d
         "signals": assembly.signals.state(),
         "seconds": assembly.observations.seconds,
         "ledger": assembly.ledger.state(),
+        **_layouts(assembly.workers),
         "sha256": {path.name: _sha256(path) for path in sorted(partial.iterdir())},
         "extra": extra,
     }

@@ -235,7 +235,8 @@ def safetensors_of(model: torch.nn.Module) -> bytes:
     """A model's state dict, as a file."""
     from safetensors.torch import save
 
-    tensors = {name: value.contiguous().cpu() for name, value in model.state_dict().items()}
+    # Copies: the format refuses tied weights, which share memory.
+    tensors = {name: value.contiguous().cpu().clone() for name, value in model.state_dict().items()}
     return save(tensors, metadata={"format": "pt"})
 
 

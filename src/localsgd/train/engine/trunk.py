@@ -3,8 +3,9 @@
 Post-local SGD is mini-batch SGD until its switch, whatever H is to come; so is a batch that will
 grow, and mini-batch SGD itself. All of them with one seed see the same samples, so that the workers
 at the switch are the same to the last bit. A trunk is those workers at a decay of the learning rate
-or at a switch, with all that a run has counted and evaluated until then; a later trunk goes on from
-an earlier one.
+or at a switch, with all that a run has counted, evaluated and measured until then; a later trunk
+goes on from an earlier one. Each process keeps the workers that it hosts in a file of its own, so a
+trunk is for runs on as many processes.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from localsgd.train.config.plan import Plan
@@ -29,9 +31,19 @@ from localsgd.train.config.run import Run, to_json
 from localsgd.train.data import tasks
 from localsgd.train.data.task import Task
 from localsgd.train.engine.assembly import Assembly
-from localsgd.train.engine.execution import Execution, evaluation_steps, locals_due, prepare
+from localsgd.train.engine.execution import (
+    Execution,
+    barrier,
+    evaluation_steps,
+    locals_due,
+    prepare,
+    processes,
+)
 from localsgd.train.engine.observer import Observer, Observers
+from localsgd.train.engine.watching import Watching, watch
+from localsgd.train.launch.equal_arguments import gather_bytes
 from localsgd.version import __version__
+from localsgd.wire.metered import Waiting
 
 CHECKPOINT_EVERY = 4
 """Evaluations from one checkpoint of a run to the next."""
@@ -42,17 +54,20 @@ class Reached(Exception):
 
 
 class Until(Observers):
-    """Stops a run after a step, once that step has been evaluated where it is due.
+    """Stops a run after a step, once that step has been measured and evaluated where it is due.
 
     Args:
         step: the last one.
         observer: is told what happens until then.
+        watching: what is measured.
     """
 
-    def __init__(self, step: int, observer: Observer) -> None:
+    def __init__(self, step: int, observer: Observer, watching: Watching) -> None:
         super().__init__(observer)
         self._step = step
+        self._watching = watching
         self._evaluating = False
+        self._last = False
 
     def started(self, assembly: Assembly) -> None:
         super().started(assembly)
@@ -60,7 +75,13 @@ class Until(Observers):
 
     def stepped(self, assembly: Assembly) -> None:
         super().stepped(assembly)
-        if assembly.workers.step == self._step and not self._evaluating:
+        self._last = assembly.workers.step == self._step
+        if self._last and not self._evaluating and not self._watching.due(assembly):
+            raise Reached
+
+    def measured(self, records: Sequence[Mapping[str, Any]]) -> None:
+        super().measured(records)
+        if self._last and not self._evaluating:
             raise Reached
 
     def evaluated(self, row: dict[str, Any]) -> None:
@@ -102,25 +123,36 @@ def own_samples(plan: Plan, seen: set[tuple[Run, int]]) -> int:
 
 
 def start(
-    execution: Execution, scratch: Path, *, version: object = "", observer: Observer | None = None
+    execution: Execution,
+    scratch: Path,
+    *,
+    version: object = "",
+    observer: Observer | None = None,
+    prepare: Callable[..., Execution] = prepare,
+    waiting: Waiting = nullcontext,
 ) -> None:
     """Puts a new run at its last milestone, trained for it or by another before it.
 
-    Nothing happens if the run's workers live in several processes.
+    Every process must call it.
 
     Args:
         execution: of the run, at its first step.
-        scratch: the folder of the trunks, which may be removed at any time.
+        scratch: the folder of the trunks, seen by all processes, which may be removed while none
+            of them trains.
         version: of the numbers: trunks of another one are not gone on from.
         observer: watches the trunk as it trains.
+        prepare: `execution.prepare`, told of this process.
+        waiting: a context around the time in which this process waits for others.
     """
     assembly = execution.assembly
     steps = milestones(assembly.plan)
-    if not steps or not execution.alone:
+    if not steps:
         return
-    by_worker = execution.by_worker
+    by_worker, what = execution.by_worker, execution.watching.what
     run = plain(assembly.run, by_worker)
-    maker = _Maker(run, assembly.task, scratch / "trunks", version, observer, by_worker)
+    folder = scratch / "trunks"
+    task = assembly.task
+    maker = _Maker(run, task, folder, version, observer, by_worker, what, prepare, waiting)
     _thaw(execution, torch.load(maker.trained(steps), weights_only=True))
 
 
@@ -137,7 +169,7 @@ def plain(run: Run, by_worker: bool = False) -> Run:
 
 @dataclass(frozen=True)
 class _Maker:
-    """Makes the trunks of one plain run."""
+    """Makes the trunks of one plain run. Every process must call it."""
 
     run: Run
     task: Task
@@ -145,47 +177,92 @@ class _Maker:
     version: object
     observer: Observer | None
     by_worker: bool
+    watch: str
+    prepare: Callable[..., Execution]
+    waiting: Waiting
 
     def trained(self, steps: list[int]) -> Path:
-        """The file of the trunk at the last of `steps`, made where it is missing."""
+        """This process's file of the trunk at the last of `steps`, made where it is missing."""
         path = self.folder / f"{self._digest}-{steps[-1]:08d}.pt"
         self.folder.mkdir(parents=True, exist_ok=True)
-        with alone(path.with_suffix(".lock")):
-            if not path.exists():
+        with ExitStack() as held:
+            with self.waiting():
+                if _rank() == 0:
+                    held.enter_context(alone(path.with_suffix(".lock")))
+                there = _first_says(path.exists())
+            if not there:
                 earlier = self.trained(steps[:-1]) if steps[1:] else None
                 self._train(steps[-1], earlier, path)
-        return path
+        return _own(path)
 
     def _train(self, step: int, earlier: Path | None, path: Path) -> None:
         folder = path.with_suffix(".run")
-        until = Until(step, self.observer or Observer())
-        execution = opened(self.run, self.task, folder, until, self.by_worker)
+        watching = watch(self.watch, folder)
+        until = Until(step, self.observer or Observer(), watching)
+        execution = opened(
+            self.run, self.task, folder, until, self.by_worker, watching, self.prepare
+        )
         if earlier is not None and execution.assembly.workers.step == 0:
             _thaw(execution, torch.load(earlier, weights_only=True))
         try:
             execution.train()
         except Reached:
-            partial = path.with_suffix(".partial")
-            torch.save(_frozen(execution), partial)
+            with self.waiting():
+                self._write(execution, path)
+        if _rank() == 0:
+            shutil.rmtree(folder)
+
+    def _write(self, execution: Execution, path: Path) -> None:
+        """Process 0's file is there once all are."""
+        partial = _own(path).with_suffix(".partial")
+        torch.save(_frozen(execution), partial)
+        if _rank():
+            os.replace(partial, _own(path))
+        barrier()
+        if _rank() == 0:
             os.replace(partial, path)
-        shutil.rmtree(folder)
+        barrier()
 
     @property
     def _digest(self) -> str:
-        """A digest of the run and the version of the numbers, and of an unusual amount of data."""
+        """A digest of the run and the version of the numbers, of an unusual amount of data, and of
+        what else a trunk holds.
+        """
         run, task = self.run, self.task
         usual = run.train_samples or tasks.card(run.task).train_size
         size = "" if task.train_size == usual else f"-{task.train_size}-{task.classes}"
         version = f"{__version__}-{self.version}" + "-by-worker" * self.by_worker
+        version += f"-watch={self.watch}" * bool(self.watch)
+        version += f"-on-{processes()}" * (processes() > 1)
         return hashlib.sha256(to_json(run) + f"{version}{size}".encode()).hexdigest()[:16]
 
 
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def _own(path: Path) -> Path:
+    """This process's file beside that of process 0, which is the last to be there."""
+    return path.with_suffix(f".{_rank()}.pt") if _rank() else path
+
+
+def _first_says(found: bool) -> bool:
+    """What process 0 has found."""
+    return gather_bytes(bytes([found]))[0] == b"\1" if dist.is_initialized() else found
+
+
 def opened(
-    run: Run, task: Task, folder: Path, observer: Observer, by_worker: bool = False
+    run: Run,
+    task: Task,
+    folder: Path,
+    observer: Observer,
+    by_worker: bool = False,
+    watching: Watching | None = None,
+    prepare: Callable[..., Execution] = prepare,
 ) -> Execution:
     """A run in that folder, which goes on where it was cut off."""
-    begun = (folder / "run.json").is_file()
-    if not begun:
+    begun = _first_says((folder / "run.json").is_file())
+    if not begun and _rank() == 0:
         shutil.rmtree(folder, ignore_errors=True)
     return prepare(
         run,
@@ -195,6 +272,7 @@ def opened(
         resuming=begun,
         checkpoint_every=CHECKPOINT_EVERY,
         by_worker=by_worker,
+        watching=watching,
     )
 
 
@@ -212,6 +290,7 @@ def _frozen(execution: Execution) -> dict[str, Any]:
         "ledger": assembly.ledger.state(),
         "seconds": execution.seconds,
         "rows": execution.folder.metrics(),
+        "watched": execution.watching.records(),
     }
 
 
@@ -227,8 +306,10 @@ def _thaw(execution: Execution, kept: dict[str, Any]) -> None:
     assembly.ledger.load(kept["ledger"])
     assembly.inner_states.syncs = kept["model_syncs"]
     execution.seconds = kept["seconds"]
-    for row in kept["rows"]:
-        execution.folder.append(row)
+    if execution.leads:
+        execution.watching.keep(kept["watched"])
+        for row in kept["rows"]:
+            execution.folder.append(row)
 
 
 def _shared(value: Any, first: Any) -> Any:

@@ -178,6 +178,14 @@ class Watching:
         for watcher in self.watchers:
             watcher.start(assembly)
 
+    def records(self) -> Records:
+        """What has been measured so far."""
+        return [row for row in records(self.path) if row["kind"] != "watching"]
+
+    def keep(self, found: Records) -> None:
+        """Records what was measured before this run went on from there."""
+        add_lines(self.path / FILE, found)
+
     def due(self, assembly: Assembly) -> bool:
         return any(watcher.due(assembly) for watcher in self.watchers)
 

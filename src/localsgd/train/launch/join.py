@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.torch_version import TorchVersion
 
+from localsgd.basics.units import plural
 from localsgd.errors import PeerLost, UserError
 from localsgd.train.launch.ending import end_with_parent
 from localsgd.train.launch.output import own_output
@@ -73,8 +74,9 @@ def gpu_of(world: World, gpus: int) -> int:
     if gpus == 1 and world.bound:
         return 0
     raise UserError(
-        f"{world.local_size} processes on this machine, but {gpus} GPUs: start at most one process "
-        "per GPU; a process can host several workers"
+        f"{plural(world.local_size, 'process', 'processes')} on this machine, but "
+        f"{plural(gpus, 'GPU')}: start at most one process per GPU; a process can host several "
+        "workers"
     )
 
 
@@ -118,9 +120,9 @@ def _initialise(world: World, device: str, timeout: timedelta) -> None:
         )
     except (dist.DistError, OSError) as error:
         raise PeerLost(
-            f"rank {world.rank} could not connect to the other {world.size - 1} processes at "
-            f"{address} within {timeout.total_seconds():g} s: "
-            f"{str(error).splitlines()[0]}"
+            f"rank {world.rank} could not connect to the other "
+            f"{plural(world.size - 1, 'process', 'processes')} at {address} within "
+            f"{timeout.total_seconds():g} s: {str(error).splitlines()[0]}"
         ) from error
 
 

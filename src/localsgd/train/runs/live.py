@@ -166,7 +166,7 @@ class Live(Observer):
             metric = metric_of(self._row)
             yield f"test {metric.words(self._row[metric.key], 1)}"
         yield "H " + ", ".join(str(length or "–") for length in assembly.position.lengths)
-        yield by_level(assembly.syncs) + " rounds"
+        yield rounds(assembly.syncs)
         yield f"{size(assembly.ledger.bytes)} sent per member"
         rate = self._pace.steps_per_second
         yield "" if rate is None else f"{count(rate * assembly.plan.batch)} samples/s"
@@ -188,9 +188,9 @@ def _running_loss(assembly: Assembly) -> float | None:
     return float(workers.loss_sums.sum()) / count
 
 
-def by_level(numbers: list[int]) -> str:
-    """Counts of the levels, innermost first: `112 + 28`."""
-    return " + ".join(map(count, numbers))
+def rounds(syncs: list[int]) -> str:
+    """Rounds of the levels, innermost first: `112 + 28 rounds`."""
+    return " + ".join([*map(count, syncs[:-1]), plural(syncs[-1], "round")])
 
 
 def evaluation_line(row: dict[str, Any]) -> str:
@@ -211,5 +211,4 @@ def _score(row: dict[str, Any]) -> str:
 
 def _costs(row: dict[str, Any]) -> str:
     sent = sum(entry["bytes"] for entry in row["ledger"])
-    rounds = f"{by_level(row['syncs'])} rounds"
-    return f"{rounds} · {size(sent)} sent per member · {duration(row['seconds'])}"
+    return f"{rounds(row['syncs'])} · {size(sent)} sent per member · {duration(row['seconds'])}"

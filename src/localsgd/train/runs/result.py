@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from localsgd.basics.units import plural
 from localsgd.errors import UserError, unknown_name
 from localsgd.train.config.parts import going_on
 from localsgd.train.config.run import Run
 from localsgd.train.data.metric import Metric, metric_of
+from localsgd.train.engine import checkpoints
 from localsgd.train.engine.run_folder import Folder
 from localsgd.wire import Entry, Ledger
 
@@ -31,9 +33,10 @@ class Result:
         summary: what is in `summary.json`.
         weights: the averaged model's state dict, on the CPU.
         model: the averaged model, in eval mode; None for a run that was loaded without a model.
-        local_weights: a state dict for each worker that this process hosts, by worker; empty for a
-            run that was loaded. After the last sync all workers hold the same parameters; buffers,
-            such as the statistics of batch norm, are each worker's own.
+        local_weights: a state dict for each worker that this process hosts, by worker; those of all
+            K for a run that was loaded, which are read from its last checkpoint when they are asked
+            for. After the last sync all workers hold the same parameters; buffers, such as the
+            statistics of batch norm, are each worker's own.
         path: of its folder; None for a run without one.
     """
 
@@ -83,7 +86,7 @@ class Result:
         where = "" if self.path is None else f", {self.path}"
         return (
             f"Result({self.settings.method} on {self.settings.task}: test {metric.name} "
-            f"{metric.words(self.score, 1)} after {self.summary['steps']} steps{where})"
+            f"{metric.words(self.score, 1)} after {plural(self.summary['steps'], 'step')}{where})"
         )
 
 
@@ -106,7 +109,38 @@ def load(path: Path | str, model: nn.Module | Callable[[], nn.Module] | None = N
         raise UserError(f"{path} has not ended; go on with: {going_on(folder.run, Path(path))}")
     weights = weights_in(folder)
     filled = None if model is None else _filled(model, weights, folder)
-    return Result(folder.run, folder.metrics(), summary, weights, filled, path=folder.path)
+    local = _FromCheckpoint(folder, summary["steps"], weights)
+    return Result(folder.run, folder.metrics(), summary, weights, filled, local, folder.path)
+
+
+@dataclass(frozen=True, eq=False)
+class _FromCheckpoint(Mapping[int, Weights]):
+    """All workers' own weights, each read when it is asked for."""
+
+    folder: Folder
+    step: int
+    whole: Weights
+
+    def __getitem__(self, worker: int) -> Weights:
+        if worker not in self._workers:
+            raise KeyError(worker)
+        found = checkpoints.checkpoints(self.folder.checkpoints)
+        if not found or found[-1].name != f"step-{self.step:08d}":
+            raise UserError(
+                f"{self.folder.path} has no checkpoint of the run's end, which has the workers' "
+                "own weights; keep its checkpoints/, or local_weights of the train() that ends it"
+            )
+        return checkpoints.worker_weights(found[-1], worker, self.whole)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._workers)
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    @property
+    def _workers(self) -> range:
+        return range(self.folder.run.workers or 0)
 
 
 def _filled(

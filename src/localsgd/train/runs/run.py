@@ -225,6 +225,10 @@ def _check_named(name: str, value: Any) -> None:
         return
     setting, kind, given = _BY_NAME[name]
     if name == "local_steps" and not callable(value):
+        if isinstance(value, str):
+            raise UserError(
+                f"local_steps is {value!r}; give a whole number, or one for each level: (2, 8)"
+            )
         return
     if not isinstance(value, str):
         raise UserError(

@@ -98,7 +98,7 @@ def test_too_few_samples_are_refused_in_one_line() -> None:
     with pytest.raises(UserError) as refused:
         Order(39, 4, 10, seed=1)
     assert str(refused.value) == (
-        "39 training samples are too few for 4 workers x batch 10 = 40 samples a step; "
+        "39 training samples: too few for 4 workers x batch 10 = 40 samples a step; "
         "use fewer workers or a smaller batch"
     )
     Order(40, 4, 10, seed=1)

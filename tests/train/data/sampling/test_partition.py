@@ -61,7 +61,7 @@ def test_a_column_names_the_owners(tmp_path: Path) -> None:
     owned = Partition.parse(f"column:{path}").parts(LABELS, 3, 0)
     assert owned[1][:3].tolist() == [1, 4, 7]
     path.write_text("0\n" * 999)
-    with pytest.raises(UserError, match="999 lines for 1000"):
+    with pytest.raises(UserError, match="999 lines for 1,000"):
         Partition.parse(f"column:{path}").parts(LABELS, 3, 0)
     path.write_text("3\n" * 1000)
     with pytest.raises(UserError, match="names workers 3 to 3"):

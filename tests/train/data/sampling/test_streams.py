@@ -36,5 +36,5 @@ def test_a_picture() -> None:
 
 
 def test_more_streams_than_segments_are_refused() -> None:
-    with pytest.raises(UserError, match="9 segments of text are too few for 2 workers x 5 streams"):
+    with pytest.raises(UserError, match="9 segments of text: too few for 2 workers x 5 streams"):
         Streams(9, 2, 5, seed=0)

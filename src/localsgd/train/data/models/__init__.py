@@ -7,13 +7,15 @@ says (`initial.py`). Models from outside start with the weights that they are ma
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
+from localsgd.basics.options import given_to
 from localsgd.basics.outside import Outside
 from localsgd.errors import UserError, short
 from localsgd.train.data.models import (
@@ -121,21 +123,29 @@ def decay_rule(name: str, model: str | None) -> Rule:
 
 
 def build(
-    name: str, task: Task, seed: int, *, head: HeadInit = "gaussian", streams: int = 0
+    name: str,
+    task: Task,
+    seed: int,
+    *,
+    head: HeadInit = "gaussian",
+    streams: int = 0,
+    options: Iterable[str] = (),
 ) -> nn.Module:
     """The model `name` for the inputs and classes of `task`, on the CPU, its weights from `seed`.
 
     The global random state is as it was afterwards. `head` is the start of the last layer of this
     package's models (`initial.initialise`). A recurrent model carries the state of `streams`
     streams in training: the samples of a batch, of which each is the next part of the one in its
-    place before.
+    place before. `options` are for models from outside, as `NAME.OPTION=VALUE`.
 
     Raises:
         UserError: no such model, the nearest one is named; or one for other inputs.
     """
     found = _family(name)
     if found is None:
-        return built(OUTSIDE[name], task, seed, streams=streams, name=name)
+        part = OUTSIDE[name]
+        make = partial(part, **given_to(name, part, options))
+        return built(make, task, seed, streams=streams, name=name)
     family, make = found
     _check_inputs(name, family, task)
     return built(family.initialised(make, head), task, seed, streams=streams)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from localsgd.basics.seeds import generator_for
+from localsgd.basics.units import plural
 from localsgd.errors import UserError
 
 
@@ -46,9 +47,10 @@ class Order:
     def __post_init__(self) -> None:
         if self.samples < self.workers * self.batch:
             raise UserError(
-                f"{self.samples} training samples are too few for {self.workers} workers x batch "
-                f"{self.batch} = {self.workers * self.batch} samples a step; "
-                "use fewer workers or a smaller batch"
+                f"{plural(self.samples, 'training sample')}: too few for "
+                f"{plural(self.workers, 'worker')} x batch {self.batch} = "
+                f"{plural(self.workers * self.batch, 'sample')} a step; use fewer workers or a "
+                "smaller batch"
             )
         for worker, own in enumerate(self.parts):
             if not len(own):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from localsgd.basics.files import read_text
 from localsgd.basics.seeds import generator_for
-from localsgd.basics.units import whole_number
+from localsgd.basics.units import plural, whole_number
 from localsgd.errors import UserError, unknown_name
 
 LINE_BYTES = 64
@@ -104,7 +104,9 @@ def _column(path: str, samples: int, workers: int) -> tuple[Tensor, ...]:
         raise UserError(f"{path}: {error.strerror}; give a file with one worker per line") from None
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if len(lines) != samples:
-        raise UserError(f"{path} has {len(lines)} lines for {samples} training samples")
+        raise UserError(
+            f"{path} has {plural(len(lines), 'line')} for {plural(samples, 'training sample')}"
+        )
     try:
         owners = torch.tensor([whole_number(line) for line in lines])
     except ValueError as error:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from localsgd.basics.units import plural
 from localsgd.errors import UserError
 
 
@@ -39,8 +40,9 @@ class Streams:
     def __post_init__(self) -> None:
         if self.samples < self.workers * self.batch:
             raise UserError(
-                f"{self.samples} segments of text are too few for {self.workers} workers x "
-                f"{self.batch} streams; use fewer workers or a smaller batch"
+                f"{plural(self.samples, 'segment')} of text: too few for "
+                f"{plural(self.workers, 'worker')} x {plural(self.batch, 'stream')}; use fewer "
+                "workers or a smaller batch"
             )
 
     @property

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from localsgd.basics.units import plural
 from localsgd.errors import UserError
 from localsgd.train.data.metric import ACCURACY, Metric
 from localsgd.train.data.task import Card, Defaults, Task
@@ -58,7 +59,9 @@ class TensorTask(Task):
 
     def subset(self, train: int, seed: int = 0) -> Self:
         if not 1 <= train <= self.train_size:
-            raise UserError(f"a subset of {train} of {self.train_size} samples can't be taken")
+            raise UserError(
+                f"a subset of {train} of {plural(self.train_size, 'sample')} can't be taken"
+            )
         draw = torch.Generator().manual_seed(seed)
         chosen = torch.randperm(self.train_size, generator=draw)[:train].sort().values
         card = replace(self.card, train_size=train)
@@ -125,8 +128,8 @@ def _samples(given: Samples | Sequence[tuple[Any, Any]], what: str) -> Samples:
         classes = torch.stack([torch.as_tensor(y) for _, y in pairs])
     if len(inputs) != len(classes) or not len(inputs):
         raise UserError(
-            f"the {what} data has {len(inputs)} inputs and {len(classes)} classes; give one class "
-            "for each of one or more inputs"
+            f"the {what} data has {plural(len(inputs), 'input')} and {len(classes)} classes; give "
+            "one class for each of one or more inputs"
         )
     if classes.is_floating_point() or classes.dtype == torch.bool or int(classes.min()) < 0:
         raise UserError(
