@@ -13,7 +13,10 @@ import pytest
 from localsgd.cli.fault_tolerant import FaultTolerantCommand, split
 from localsgd.cli.main import _call, _parse
 from localsgd.errors import UserError
-from localsgd.integrations.joining import Joining
+from localsgd.integrations.joining import GATE, Joining, _gate
+from localsgd.train.launch.slurm import LOOPBACK
+from localsgd.train.launch.store import serve_on
+from localsgd.train.launch.tending import OPEN, OVER
 from tests.distributed.harness import SECONDS
 
 pytestmark = pytest.mark.timeout(4 * SECONDS)
@@ -105,6 +108,18 @@ def test_what_the_environment_says_is_checked_before_a_worker_joins() -> None:
     for workers in ("0", "-1", "four"):
         with pytest.raises(UserError, match=f"^LOCALSGD_WORKERS={workers} is no number of workers"):
             Joining.of({**here, "LOCALSGD_WORKERS": workers})
+    for seconds in ("0", "-1", "abc", "nan", "inf"):
+        with pytest.raises(UserError, match=f"^TORCHFT_TIMEOUT_SEC={seconds} is no number of sec"):
+            Joining.of({**here, "TORCHFT_TIMEOUT_SEC": seconds})
+
+
+def test_a_worker_that_starts_when_others_have_ended_does_not_train_alone() -> None:
+    store, port = serve_on(LOOPBACK)
+    store.set(OPEN, "")
+    assert _gate({GATE: str(port)}, "w0", False) is not None
+    store.set(OVER, "")
+    with pytest.raises(UserError, match=r"^w1 comes when other workers have ended already"):
+        _gate({GATE: str(port)}, "w1", False)
 
 
 @pytest.mark.slow

@@ -98,5 +98,5 @@ def test_levels_have_delays_of_their_own(topology: str) -> None:
 def test_mistakes_are_named() -> None:
     with pytest.raises(UserError, match="-1 seconds"):
         WithLatency(InProcess(1), -1)
-    with pytest.raises(UserError, match="1 delays for the 2 levels"):
+    with pytest.raises(UserError, match="1 delay for the 2 levels"):
         with_latency(placement_of(Topology.parse("2x2")), [1.0])

@@ -94,6 +94,7 @@ def run(command: FaultTolerantCommand) -> int:
         names = _names(command.processes, alone=not given)
         shared = _environment(command.processes, alone=not given)
         shared |= {joining.LIGHTHOUSE: place, joining.GATE: str(port)}
+        shared.pop(joining.AGAIN, None)  # if this command is a worker of another
         workers = command.workers or (None if given else command.processes)
         if workers is not None:
             shared[joining.WORKERS] = str(workers)

@@ -26,7 +26,7 @@ import torch.distributed as dist
 from localsgd.errors import UserError
 from localsgd.train.launch.slurm import LOOPBACK
 from localsgd.train.launch.store import serve_on
-from localsgd.train.launch.tending import OPEN, joined_key, made_key
+from localsgd.train.launch.tending import OPEN, OVER, joined_key, made_key
 
 if TYPE_CHECKING:
     from torchft import Manager
@@ -36,6 +36,7 @@ WORKERS = "LOCALSGD_WORKERS"
 NAME = "LOCALSGD_NAME"
 GATE = "LOCALSGD_GATE"
 AGAIN = "LOCALSGD_AGAIN"
+TIMEOUT = "TORCHFT_TIMEOUT_SEC"
 
 LIMIT = timedelta(seconds=60)
 """Of a collective, and of a connection."""
@@ -75,7 +76,8 @@ class Joining:
         """Makes the manager, and waits at the gate if there is one.
 
         Raises:
-            UserError: torchft is not installed, there is no lighthouse, or K is no number.
+            UserError: torchft is not installed, there is no lighthouse, K or a limit is no number,
+                or the other workers have ended.
         """
         check_installed()
         lighthouse = environment.get(LIGHTHOUSE)
@@ -85,8 +87,7 @@ class Joining:
                 "run --fault-tolerant SCRIPT`, or set it to HOST:PORT of one of yours"
             )
         lighthouse, workers = place_of(lighthouse), _workers(environment)
-        name = environment.get(NAME) or own_name()
-        limit = timedelta(seconds=float(environment.get("TORCHFT_TIMEOUT_SEC", LIMIT.seconds)))
+        name, limit = environment.get(NAME) or own_name(), _limit(environment)
         manager = manager_at(reached(lighthouse), name, lighthouse, limit)
         again = AGAIN in environment
         return Joining(manager, workers, name, again, _gate(environment, name, again))
@@ -144,6 +145,18 @@ def _workers(environment: Mapping[str, str]) -> int | None:
     return int(text) if text else None
 
 
+def _limit(environment: Mapping[str, str]) -> timedelta:
+    """Of a collective."""
+    text = environment.get(TIMEOUT, "")
+    try:
+        found = timedelta(seconds=float(text)) if text else LIMIT
+    except (ValueError, OverflowError):
+        found = timedelta()
+    if found <= timedelta():
+        raise UserError(f"{TIMEOUT}={text} is no number of seconds; give one above 0, such as 60")
+    return found
+
+
 def _gate(environment: Mapping[str, str], name: str, again: bool) -> dist.TCPStore | None:
     """The launcher's store, once workers may begin."""
     port = environment.get(GATE)
@@ -154,6 +167,11 @@ def _gate(environment: Mapping[str, str], name: str, again: bool) -> dist.TCPSto
     if not again:
         with suppress(dist.DistError):  # It takes too long.
             gate.wait([OPEN], GATE_LIMIT)
+        if gate.check([OVER]):
+            raise UserError(
+                f"{name} comes when other workers have ended already, and would train alone, from "
+                "the start; start all anew"
+            )
     return gate
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from localsgd.train.launch.launch import Children
-from localsgd.train.launch.tending import OPEN, Tended, joined_key, made_key
+from localsgd.train.launch.tending import OPEN, OVER, Tended, joined_key, made_key
 
 PROGRAM = """
 import os, pathlib, signal, sys, time
@@ -107,6 +107,7 @@ assert all((folder / "made" / other).exists() for other in "abc")
 """
     assert tended(tmp_path, program) == (0, {"a": 1, "b": 1, "c": 1})
     assert lines(capfd) == []
+    assert (tmp_path / OVER).exists()  # so that nobody who comes later trains alone
 
 
 def test_one_that_dies_is_started_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,8 @@ from localsgd.train.launch.launch import POLL_SECONDS, Children, how_ended
 
 OPEN = "open"
 """Key of the gate's store: is there once workers may begin."""
+OVER = "over"
+"""Is there once a worker has ended with success: who has not begun by then would be alone."""
 
 
 def made_key(name: str) -> str:
@@ -90,6 +92,8 @@ class Tended:
     def _after(self, place: int, name: str, code: int) -> None:
         """A worker has ended: with success, for good, or to be started again."""
         if code == 0 or self._ending or self._children.stopped_by is not None:
+            if code == 0 and 0 not in self._ended.values():
+                self.gate.set(OVER, "")
             self._ended[name] = code
             if code == 0:
                 self._end_those_who_come_too_late()
