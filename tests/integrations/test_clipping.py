@@ -19,7 +19,7 @@ from tests.integrations.test_scaler import scaled
 CLIP = 0.05
 
 
-def clipped_trainer(given: list[str]) -> None:
+def clipped_trainer(given: dict[str, Any]) -> None:
     from localsgd.integrations.transformers import LocalSGDTrainer
 
     made = LocalSGDTrainer.__init__
@@ -29,10 +29,10 @@ def clipped_trainer(given: list[str]) -> None:
         made(trainer, model, settings, **{**others, "local_sgd": {"local_steps": 1}})
 
     with launched(), mock.patch.object(LocalSGDTrainer, "__init__", clips):
-        program(TRAINER.program).main(given)
+        program(TRAINER.program).main(**given)
 
 
-def clipped_lightning(given: list[str]) -> None:
+def clipped_lightning(given: dict[str, Any]) -> None:
     from lightning.pytorch import Trainer
 
     from localsgd.integrations.lightning import LocalSGDStrategy
@@ -45,7 +45,7 @@ def clipped_lightning(given: list[str]) -> None:
             made(trainer, **{**others, "strategy": strategy, "gradient_clip_val": CLIP})
 
         with mock.patch.object(Trainer, "__init__", clips):
-            program(LIGHTNING.program).main(given)
+            program(LIGHTNING.program).main(**given)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def clipped_lightning(given: list[str]) -> None:
 )
 def test_averaged_gradients_are_clipped(crew: Crew, tmp_path: Path, example: Any, run: Any) -> None:
     pytest.importorskip(example.framework, reason=f"needs localsgd[{example.framework}]")
-    given = [*arguments(tmp_path, accumulate=3), "--epochs=1"]
+    given = arguments(tmp_path, accumulate=3) | {"epochs": 1}
     crew.run(run, (given,), SECONDS)
     weights, _ = by_hand.trained(
         example.order,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -12,17 +13,29 @@ from pathlib import Path
 import pytest
 
 from tests.integrations.frameworks import EXAMPLES
-from tests.integrations.test_examples import Example, arguments, assert_ended_by_hand, example
+from tests.integrations.test_examples import EPOCHS, Example, assert_ended_by_hand, example
 
 __all__ = ["example"]
 
 SECONDS = 240
 
 
-def started(program: str, given: list[str]) -> subprocess.Popen:
+def written(program: str, folder: Path, out: Path) -> Path:
+    """A program that runs the example for a few epochs."""
+    path = folder / "start.py"
+    path.write_text(
+        f"import pathlib, sys, torch\n"
+        f"sys.path.insert(0, {str(EXAMPLES)!r})\n"
+        f"from {program} import main\n"
+        f"main(out=pathlib.Path({str(out)!r}), epochs={EPOCHS}, dtype=torch.float64)\n"
+    )
+    return path
+
+
+def started(program: Path) -> subprocess.Popen:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     return subprocess.Popen(
-        [*torchrun, "--nproc-per-node=2", str(EXAMPLES / f"{program}.py"), *given],
+        [*torchrun, "--nproc-per-node=2", str(program)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -38,20 +51,30 @@ def kill(program: subprocess.Popen) -> None:
     program.communicate()
 
 
+def complete(out: Path, framework: str) -> list[Path]:
+    """Folders of checkpoints that can be gone on from."""
+    if framework != "transformers":
+        return [path.parent for path in out.glob("**/worker-1.pt")]
+    found = [path.parents[1] for path in out.glob("checkpoint-*/localsgd/worker-1.pt")]
+    return [folder for folder in found if (folder / "trainer_state.json").exists()]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3 * SECONDS)
 def test_it_ends_with_the_same_bits(tmp_path: Path, example: Example) -> None:
-    given = arguments(tmp_path, accumulate=1)
-    first = started(example.program, given)
+    out = tmp_path / "run"
+    program = written(example.program, tmp_path, out)
+    first = started(program)
     deadline = time.monotonic() + SECONDS
-    while not list(tmp_path.glob("*/worker-1.pt")) + list(tmp_path.glob("*/*/worker-1.pt")):
+    while not complete(out, example.framework):
         assert time.monotonic() < deadline
         assert first.poll() is None
         time.sleep(0.02)
-    if example.framework == "transformers":
-        time.sleep(0.5)  # It takes up the newest folder, though it were half written.
     kill(first)
-    second = started(example.program, given)
+    for folder in out.glob("checkpoint-*"):  # Trainer takes up the newest, also half of one.
+        if folder not in complete(out, example.framework):
+            shutil.rmtree(folder)
+    second = started(program)
     printed, _ = second.communicate(timeout=SECONDS)
     assert second.returncode == 0, printed.decode()
-    assert_ended_by_hand(example, tmp_path, accumulate=1)
+    assert_ended_by_hand(example, out, accumulate=1)

@@ -16,7 +16,7 @@ from tests.integrations.test_examples import LIGHTNING, arguments, assert_ended_
 pytest.importorskip("lightning", reason="needs localsgd[lightning]")
 
 
-def saved_at_validation(given: list[str]) -> None:
+def saved_at_validation(given: dict[str, Any]) -> None:
     """Cut off in the second epoch, and taken up from the checkpoint of the first validation."""
     from lightning.pytorch.callbacks import ModelCheckpoint
 
@@ -27,7 +27,7 @@ def saved_at_validation(given: list[str]) -> None:
         module = program(LIGHTNING.program)
         module.ModelCheckpoint = best
         with launched(), killed_at(35 if cut else 0), suppress(Killed):
-            module.main(given)
+            module.main(**given)
 
 
 def test_a_checkpoint_at_validation_has_each_workers_own_model(crew: Crew, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def scaled(framework: str) -> Iterator[None]:
         made, fit = Trainer.__init__, Trainer.fit
 
         def with_scaler(trainer: Any, **given: Any) -> None:
-            del given["precision"]
+            given.pop("precision", None)
             made(trainer, **given, plugins=[MixedPrecision("16-mixed", "cpu", scaler())])
 
         def in_double(trainer: Any, module: Any, *args: Any, **given: Any) -> None:
@@ -74,12 +74,12 @@ def scaled(framework: str) -> Iterator[None]:
         yield
 
 
-def run_scaled(framework: str, name: str, given: list[str]) -> None:
+def run_scaled(framework: str, name: str, given: dict[str, Any]) -> None:
     """Cut off after the overflow and a checkpoint, and taken up again."""
     with launched(), scaled(framework), killed_at(17), overflowing(), suppress(Killed):
-        program(name).main(given)
+        program(name).main(**given)
     with launched(), scaled(framework):
-        program(name).main(given)
+        program(name).main(**given)
 
 
 def test_it_has_the_bits_of_the_loop_by_hand(crew: Crew, tmp_path: Path, example: Example) -> None:

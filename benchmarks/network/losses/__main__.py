@@ -37,6 +37,7 @@ from benchmarks.network import rates
 from benchmarks.network.laboratory import Laboratory, laboratory
 from benchmarks.network.refusal import Refused
 from benchmarks.report import Finding, publish
+from localsgd.basics.units import plural
 
 NODES = 4
 LOCAL_STEPS = 16
@@ -205,7 +206,7 @@ def forecast(options: argparse.Namespace) -> str:
     """How long it takes, without the first syncs of each run."""
     runs = len(options.rates) * len(options.methods)
     minutes = runs * (options.seconds + options.kills * options.every) / 60
-    return f"{runs} runs, about {minutes:.0f} minutes, and a minute each to start"
+    return f"{plural(runs, 'run')}, about {minutes:.0f} min, and a minute each to start"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
