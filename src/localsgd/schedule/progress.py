@@ -30,7 +30,8 @@ class Progress:
         waited_seconds: time spent waiting for others, summed over the run.
         seconds: time since the run began, waiting included, if it is measured.
         reported: by name, the means over workers since the last sync of the numbers that
-            `LocalSGD.report` is given; a name is missing until its mean is known.
+            `LocalSGD.report` is given, or the trainer reports (`gradient_norm`); a name is missing
+            until its mean is known.
         memory: what the schedule itself wrote in earlier rounds. It is saved with the run.
     """
 
@@ -73,8 +74,8 @@ class Observing(Schedule, Protocol):
     Workers tell each other nothing that no schedule looks at. `sees = ()` is a schedule of the step
     alone. A function without `sees` is taken to look at the learning rate, as this base does.
 
-    The names are those of `Sight`, and `reported:NAME` for a number that `LocalSGD.report` is
-    given, such as `reported:gradient_norm`.
+    The names are those of `Sight`, and `reported:NAME` for a number that is reported, such as
+    `reported:gradient_norm`.
     """
 
     @property
