@@ -19,7 +19,7 @@ test-extras:
 	@$(MAKE) --no-print-directory VENV=$(VENV)-extras $(VENV)-extras/extras
 	$(VENV)-extras/bin/python -m pytest -n $(or $(JOBS),2) --dist loadfile \
 	  tests/integrations tests/logs tests/results tests/cli/test_exporting.py \
-	  tests/docs/test_sweeps_and_logging.py $(ARGS)
+	  tests/docs/test_sweeps_and_logging.py tests/cli/test_fault_tolerant.py $(ARGS)
 
 mutants: $(VENV)/dev
 	$(BIN)/python -m tests.mutants $(ARGS)

@@ -149,3 +149,58 @@ def test_a_worker_that_is_killed_comes_back(tmp_path: Path) -> None:
         lines[1],
     )
     assert lines[2:] == ["all have ended; started again: w1 1 time"]
+
+
+JOINED = """
+import torch
+
+from localsgd import LocalSGD
+from localsgd.integrations.torchft import Managed
+
+model = torch.nn.Linear(4, 1, bias=False).double()
+inner = torch.optim.SGD(model.parameters(), lr=0.01)
+optimizer = LocalSGD(inner, model, local_steps=2, fault_tolerance=Managed())
+members = optimizer.membership
+while members.step < 8:
+    optimizer.zero_grad()
+    model(torch.full((2, 4), members.batch % 7 / 7).double()).square().mean().backward()
+    optimizer.step()
+optimizer.finish()
+weights = "".join(value.hex() for value in model.weight.flatten().tolist())
+print(f"{members.name.partition(':')[0]} {members.workers} {weights}\\n", end="", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_two_machines_meet_at_one_lighthouse(tmp_path: Path) -> None:
+    """The machines are host names of their own; all four workers end with the same weights."""
+    coordination = pytest.importorskip("torchft.coordination")
+    apart = ["unshare", "--user", "--map-root-user", "--uts"]
+    if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("needs unshare of util-linux, and user namespaces")
+    script = tmp_path / "train.py"
+    script.write_text(JOINED)
+    lighthouse = coordination.LighthouseServer(
+        bind=f"{LOOPBACK}:0", min_replicas=4, join_timeout_ms=60_000
+    )
+    place = f"{LOOPBACK}:{lighthouse.address().rsplit(':', 1)[1]}"
+    command = f"{sys.executable} -m localsgd run --fault-tolerant --processes 2 --workers 4"
+    try:
+        machines = [
+            subprocess.Popen(
+                [*apart, "sh", "-c", f"hostname {host}; {command} --lighthouse {place} {script}"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+            for host in ("node0", "node1")
+        ]
+        found = [machine.communicate(timeout=3 * SECONDS) for machine in machines]
+    finally:
+        lighthouse.shutdown()
+    assert [machine.returncode for machine in machines] == [0, 0], found
+    told = sorted(line.split() for out, _ in found for line in out.splitlines())
+    names = ["node0-w0", "node0-w1", "node1-w0", "node1-w1"]
+    assert [(name, workers) for name, workers, _ in told] == [(name, "4") for name in names]
+    assert len({weights for *_, weights in told}) == 1
