@@ -159,6 +159,14 @@ def test_another_sweep_is_refused(command: Command, swept: tuple[Path, str]) -> 
     ended = command(*SWEEP, "--out", swept[0], "--lr", "0.3")
     assert ended.status == 2
     assert "holds a run with other settings" in ended.err
+    *usual, _, _ = SWEEP
+    ended = command(*usual, "--seeds", "2", "--out", swept[0])
+    assert ended.status == 2
+    assert "holds a sweep of other values or seeds; give those as well" in ended.err
+    usual[usual.index("local_steps=2,3")] = "lr=0.1,0.2"
+    ended = command(*usual, "--seeds", "0", "--out", swept[0])
+    assert ended.status == 2
+    assert f"{swept[0]} holds a sweep of local_steps, not of lr; give another fold" in ended.err
     one = swept[0] / NAMES[0]
     ended = command(*SWEEP, "--out", one)
     said = f"localsgd: {one} is the folder of one run; give another folder with --out\n"

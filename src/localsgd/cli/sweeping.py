@@ -13,7 +13,7 @@ from localsgd.basics.units import plural
 from localsgd.cli.comparing import check_runs, check_varied, folder_name
 from localsgd.cli.forecasting import forecast, in_shards, names_in
 from localsgd.cli.options import Hosting, SweepCommand
-from localsgd.cli.swept import keep, table
+from localsgd.cli.swept import check_same, keep, table
 from localsgd.cli.training import (
     SAME,
     TRUNKS,
@@ -45,7 +45,9 @@ def sweep(command: SweepCommand) -> int:
     command.hosting.check()
     runs, varied = swept(command), points(command.vary)
     baseline = baseline_of(command, varied)
+    names = list(varied[0].values)
     check_runs(command.out, runs)
+    check_same(command.out, list(runs), names)
     _, count = shard_of(command.shard)
     mine = {name: runs[name] for name in names_in(share(in_shards(runs, count), command.shard))}
     hosting = without_auto(command.hosting, list(runs.values()))
@@ -53,7 +55,6 @@ def sweep(command: SweepCommand) -> int:
     _foretell(mine, command, hosting, console)
     if command.forecast:
         return 0
-    names = list(varied[0].values)
     if leads():
         keep(command.out, list(runs), names, baseline)
     status = _train(mine, command, hosting)

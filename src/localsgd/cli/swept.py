@@ -52,6 +52,26 @@ def swept_in(out: Path) -> Swept | None:
         raise UserError(f"{path} is damaged: {error}; remove it, or sweep once more") from None
 
 
+def check_same(out: Path, runs: Sequence[str], varied: Sequence[str]) -> None:
+    """Refuses a folder of another sweep, whose table would be lost, and its runs mixed with these.
+
+    More values or seeds than before are the same sweep.
+    """
+    before = swept_in(out)
+    if before is None:
+        return
+    if tuple(varied) != before.varied:
+        raise UserError(
+            f"{out} holds a sweep of {', '.join(before.varied)}, not of {', '.join(varied)}; give "
+            "another folder with --out"
+        )
+    if not set(runs) & set(before.runs):
+        raise UserError(
+            f"{out} holds a sweep of other values or seeds; give those as well, as what is done is "
+            "not done again, or another folder with --out"
+        )
+
+
 def table(folders: Sequence[Folder], varied: Sequence[str], baseline: Point | None) -> Table:
     """The table of a sweep."""
     return sheets.table(sheet_of(contrasts(groups(folders), varied, baseline)))
