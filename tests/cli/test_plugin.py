@@ -153,6 +153,29 @@ def test_a_resumed_run_says_what_is_missing_or_of_another_version(
     assert "0.1.0" in plugins(run)[0]
 
 
+def test_records_are_read_without_the_package(
+    trained: Path, command: Command, tmp_path: Path
+) -> None:
+    """By `show`, of one run and of a sweep, and by `export`."""
+    said = command("show", trained)
+    assert said.status == 0, said.err
+    assert "doubling, H = 4" in said.out
+    sweep = tmp_path / "sweep"
+    for seed in (0, 1):
+        shutil.copytree(trained, sweep / f"{seed}")
+        settings = json.loads((trained / "run.json").read_text()) | {"seed": seed}
+        (sweep / f"{seed}" / "run.json").write_text(json.dumps(settings))
+    kept = {"runs": ["0", "1"], "varied": ["outer"], "baseline": {"outer": "part-way"}}
+    (sweep / "sweep.json").write_text(json.dumps(kept))
+    said = command("show", sweep)
+    assert said.status == 0, said.err
+    assert "part-way" in said.out
+    table = tmp_path / "table.tex"
+    said = command("export", sweep, "--latex", table, "--baseline", "method=doubling")
+    assert said.status == 0, said.err
+    assert "doubling & 2 &" in table.read_text()
+
+
 def test_a_hint_to_go_on_is_a_whole_command(command: Command, tmp_path: Path) -> None:
     """After Ctrl-C, in `show`, and where the folder is given again."""
     run, named = tmp_path / "a run", {"PYTHONPATH": str(EXAMPLE)}

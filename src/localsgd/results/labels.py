@@ -6,7 +6,7 @@ from typing import Any
 
 from localsgd.averaging.topology import Topology
 from localsgd.basics.units import plural
-from localsgd.train.config.methods import method
+from localsgd.train.config.parts import used_by_method
 from localsgd.train.config.run import Run
 
 NEIGHBOURS = {
@@ -29,11 +29,13 @@ def level_name(level: int, levels: int) -> str:
 
 def local_steps(run: Run) -> str:
     """H of a completed run, innermost level first, over time: `8`, `1→8`, `2, 4`."""
-    uses = method(run.method).uses
+    uses = used_by_method(run)
     levels = Topology.parse(run.topology or 8).levels
+    final = ", ".join(map(str, run.local_steps or ()))
+    if uses is None:
+        return final
     if "local_steps" not in uses:
         return ", ".join(["1"] * levels)
-    final = ", ".join(map(str, run.local_steps or ()))
     if {"switch", "step_warmup", "lr_cycles"} & set(uses):
         return f"1→{final}"
     if "qsr_alpha" in uses:

@@ -19,8 +19,7 @@ from localsgd.results.grouping import Group, Record, Spread, is_diverged
 from localsgd.results.labels import beyond_averaging, level_name, local_steps
 from localsgd.show.narrow import Fitting
 from localsgd.show.sparklines import thin
-from localsgd.train.config.methods import method
-from localsgd.train.config.parts import going_on
+from localsgd.train.config.parts import going_on, used_by_method
 from localsgd.train.config.plan import Plan, known
 from localsgd.train.config.run import Run
 from localsgd.train.engine import checkpoints
@@ -194,7 +193,7 @@ def _falling(run: Run) -> str:
 def _configuration(run: Run) -> Iterator[tuple[str, str]]:
     subset = f", {count(run.train_samples)} training samples" if run.train_samples else ""
     yield "task", f"{run.task}, {run.model}{subset}"
-    switch = f", switch {run.switch}" if "switch" in method(run.method).uses else ""
+    switch = f", switch {run.switch}" if "switch" in (used_by_method(run) or ()) else ""
     yield "method", f"{run.method}, H = {local_steps(run)}{switch}"
     beyond = beyond_averaging(run)
     if beyond:

@@ -66,6 +66,14 @@ def plugins_of(run: Run) -> tuple[str, ...]:
     )
 
 
+def used_by_method(run: Run) -> tuple[str, ...] | None:
+    """The settings that the method of a recorded run reads; None if its package isn't here."""
+    there = run.method in methods.METHODS or run.method in methods.OUTSIDE
+    if not there and any(text.startswith(f"method {run.method}: ") for text in run.plugins):
+        return None
+    return methods.method(run.method).uses
+
+
 def options_by_name() -> dict[str, Mapping[str, Any]]:
     """The options of all parts from outside that have some, with their usual values."""
     found: dict[str, Mapping[str, Any]] = {}
