@@ -126,13 +126,18 @@ def going_on(run: Run, path: Path, command: str = "resume") -> str:
         place, _, recorded = text.partition(": ")
         setting, _, name = place.partition(" ")
         now = OUTSIDE[setting].origin(name) if setting in OUTSIDE else None
-        if recorded == PYTHON or (now is not None and now.source == PROGRAM):
+        if _of_program(recorded) or (now is not None and now.source == PROGRAM):
             return "the program that began it"
         if now is None:
             modules["MODULE"] = None
         elif OUTSIDE[setting].added(name):
             modules[now.source] = None
     return command_line(["localsgd", command, str(path)], modules)
+
+
+def _of_program(recorded: str) -> bool:
+    """Whether a part was given in Python: as an object, or with a name of the program's own."""
+    return recorded == PYTHON or f"{recorded} ".startswith(f"{PROGRAM} ")
 
 
 def command_line(words: Iterable[str], modules: Iterable[str]) -> str:
@@ -172,14 +177,14 @@ def changed_plugins(run: Run) -> list[str]:
             raise UserError(f"plugins of the run are damaged: {text!r}; put back what it had")
         place, _, recorded = text.partition(": ")
         setting, _, name = place.partition(" ")
-        if recorded == PYTHON:
+        now = OUTSIDE[setting].origin(name) if setting in OUTSIDE else None
+        if recorded == PYTHON or (_of_program(recorded) and now is None):
+            was = PYTHON if recorded == PYTHON else "named by a program in Python"
             raise UserError(
-                f"{setting} {name} was {PYTHON}; go on from there, by the same "
-                "Run(...).train(out=...)"
+                f"{setting} {name} was {was}; go on from there, by the same Run(...).train(out=...)"
             )
         if setting not in OUTSIDE or getattr(run, setting) != name:
             continue
-        now = OUTSIDE[setting].origin(name)
         if now is None:
             raise UserError(
                 f"{setting} {name} was that of {recorded}, which is not here; install it, or give "
