@@ -176,11 +176,15 @@ def differing(groups: Sequence[Group]) -> list[str]:
 
 
 def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [
+    """Versions of packages are left out unless they alone tell some apart."""
+    found = [
         name
         for name in (settings[0] if settings else {})
         if name != "seed" and _differs([values[name] for values in settings])
     ]
+    chosen = [name for name in found if name != "plugins"]
+    apart = {repr([values[name] for name in chosen]) for values in settings}
+    return chosen if len(apart) == len(settings) else found
 
 
 def _settings(run: Run) -> dict[str, Any]:
