@@ -84,7 +84,9 @@ def test_options_of_a_model(command: Command, tmp_path: Path) -> None:
     run, use = tmp_path / "run", ("--use", "localsgd_sums")
     settings = (*use, "--task", "sums", "--workers", "2", "--train-samples", "64", "--epochs", "1")
     settings = (*settings, "--method", "local", "--options", "tiny-gpt.width=8")
-    cut_off = command("run", *settings, "--out", run, at_step=(2, "SIGINT"), **named)
+    loud = {**named, "COLUMNS": "200"}
+    cut_off = command("run", *settings, "--out", run, at_step=(2, "SIGINT"), **loud)
+    assert "tiny-gpt (width 8): " in cut_off.out
     assert cut_off.status == 130, cut_off.err
     assert command("resume", run, *use, **named).status == 0
     assert load_file(run / "model.safetensors")["head.weight"].shape[1] == 8
@@ -159,7 +161,9 @@ def test_records_are_read_without_the_package(
     """By `show`, of one run and of a sweep, and by `export`."""
     said = command("show", trained)
     assert said.status == 0, said.err
-    assert "doubling, H = 4" in said.out
+    out = " ".join(said.out.split())
+    assert "doubling (period 5), H = 4" in out
+    assert "two-bit (fraction 0.05), outer part-way (share 0.9)" in out
     sweep = tmp_path / "sweep"
     for seed in (0, 1):
         shutil.copytree(trained, sweep / f"{seed}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from localsgd.averaging.topology import Topology
+from localsgd.basics.options import split
 from localsgd.basics.units import plural
 from localsgd.train.config.parts import used_by_method
 from localsgd.train.config.run import Run
@@ -43,17 +44,24 @@ def local_steps(run: Run) -> str:
     return f"{final} or fewer" if "adapt_every" in uses else final
 
 
+def options(run: Run, name: str | None) -> str:
+    """The options that a run gives to the part `name`, to stand behind it: ` (width 24)`."""
+    given = [split(text) for text in run.options]
+    words = [f"{option} {value}" for of, option, value in given if of == name]
+    return f" ({', '.join(words)})" if words else ""
+
+
 def beyond_averaging(run: Run) -> list[str]:
     """What a completed run does at syncs beside taking the plain mean."""
     found = []
     if run.neighbours != "all":
         found.append(NEIGHBOURS[run.neighbours])
     if run.compression not in (None, "none"):
-        found.append(f"compression {run.compression}")
+        found.append(f"compression {run.compression}{options(run, run.compression)}")
     if run.outer not in (None, "average"):
         numbers = {"lr": run.outer_lr, "momentum": run.outer_momentum}
         given = [f"{name} {value:g}" for name, value in numbers.items() if value is not None]
-        found.append(" ".join([f"outer {run.outer}", *given]))
+        found.append(" ".join([f"outer {run.outer}{options(run, run.outer)}", *given]))
     if (run.fragments or 1) > 1:
         found.append(f"{run.fragments} fragments in turns")
     if run.delay:

@@ -16,7 +16,7 @@ from localsgd.averaging.topology import Topology
 from localsgd.basics.units import count, duration, plural, size
 from localsgd.results import grouping
 from localsgd.results.grouping import Group, Record, Spread, is_diverged
-from localsgd.results.labels import beyond_averaging, level_name, local_steps
+from localsgd.results.labels import beyond_averaging, level_name, local_steps, options
 from localsgd.show.narrow import Fitting
 from localsgd.show.sparklines import thin
 from localsgd.train.config.parts import going_on, used_by_method
@@ -192,9 +192,9 @@ def _falling(run: Run) -> str:
 
 def _configuration(run: Run) -> Iterator[tuple[str, str]]:
     subset = f", {count(run.train_samples)} training samples" if run.train_samples else ""
-    yield "task", f"{run.task}, {run.model}{subset}"
+    yield "task", f"{run.task}, {run.model}{options(run, run.model)}{subset}"
     switch = f", switch {run.switch}" if "switch" in (used_by_method(run) or ()) else ""
-    yield "method", f"{run.method}, H = {local_steps(run)}{switch}"
+    yield "method", f"{run.method}{options(run, run.method)}, H = {local_steps(run)}{switch}"
     beyond = beyond_averaging(run)
     if beyond:
         yield "syncs", ", ".join(beyond)
