@@ -230,6 +230,10 @@ def test_a_folder_never_chooses_what_is_imported(
             "option 'two-bit.fraction=x' is not understood; give a number",
         ),
         (
+            [*TWO_BIT, "two-bit.fraction=0.1", "two-bit.fraction=0.2"],
+            "option two-bit.fraction is given twice",
+        ),
+        (
             [*TWO_BIT, "two-bit.fraction=2"],
             "two-bit.fraction=2 is out of range",
         ),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from localsgd.averaging import outer
 from localsgd.basics.options import given_to, options_of, split
 from localsgd.basics.outside import Outside
-from localsgd.errors import UserError, unknown_name
+from localsgd.errors import UserError
 from localsgd.reduce import named
 from localsgd.train.config import methods
 from localsgd.train.data import models, tasks
@@ -89,7 +89,7 @@ def check_parts(run: Run) -> None:
     part of the run reads.
     """
     if run.compression not in compression_names():
-        raise unknown_name("compression", str(run.compression), compression_names())
+        raise named.OUTSIDE.unknown(str(run.compression), "compression", compression_names())
     if run.outer not in outer_names():
         raise outer.OUTSIDE.unknown(str(run.outer))
     used = {name: setting for setting, name in from_outside(run)}

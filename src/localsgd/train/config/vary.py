@@ -120,6 +120,10 @@ def value_of(name: str, word: str) -> Any:
     """
     if name == "seed":
         raise UserError("seeds are given by --seeds 0..4, so that differences can be paired")
+    if "." in name:
+        raise UserError(
+            f"{name} is no setting; if it is an option of a part, write options={name}={word},..."
+        )
     if name not in NAMES:
         raise unknown_name("setting", name, NAMES)
     if word == "None" and type(None) in get_args(_TYPES[name]):
