@@ -84,7 +84,9 @@ def test_options_of_a_model(command: Command, tmp_path: Path) -> None:
     run, use = tmp_path / "run", ("--use", "localsgd_sums")
     settings = (*use, "--task", "sums", "--workers", "2", "--train-samples", "64", "--epochs", "1")
     settings = (*settings, "--method", "local", "--options", "tiny-gpt.width=8")
-    cut_off = command("run", *settings, "--out", run, at_step=(2, "SIGINT"), **named)
+    loud = {**named, "COLUMNS": "200"}
+    cut_off = command("run", *settings, "--out", run, at_step=(2, "SIGINT"), **loud)
+    assert "tiny-gpt (width 8): " in cut_off.out
     assert cut_off.status == 130, cut_off.err
     assert command("resume", run, *use, **named).status == 0
     assert load_file(run / "model.safetensors")["head.weight"].shape[1] == 8
@@ -153,6 +155,31 @@ def test_a_resumed_run_says_what_is_missing_or_of_another_version(
     assert "0.1.0" in plugins(run)[0]
 
 
+def test_records_are_read_without_the_package(
+    trained: Path, command: Command, tmp_path: Path
+) -> None:
+    """By `show`, of one run and of a sweep, and by `export`."""
+    said = command("show", trained)
+    assert said.status == 0, said.err
+    out = " ".join(said.out.split())
+    assert "doubling (period 5), H = 4" in out
+    assert "two-bit (fraction 0.05), outer part-way (share 0.9)" in out
+    sweep = tmp_path / "sweep"
+    for seed in (0, 1):
+        shutil.copytree(trained, sweep / f"{seed}")
+        settings = json.loads((trained / "run.json").read_text()) | {"seed": seed}
+        (sweep / f"{seed}" / "run.json").write_text(json.dumps(settings))
+    kept = {"runs": ["0", "1"], "varied": ["outer"], "baseline": {"outer": "part-way"}}
+    (sweep / "sweep.json").write_text(json.dumps(kept))
+    said = command("show", sweep)
+    assert said.status == 0, said.err
+    assert "part-way" in said.out
+    table = tmp_path / "table.tex"
+    said = command("export", sweep, "--latex", table, "--baseline", "method=doubling")
+    assert said.status == 0, said.err
+    assert "doubling & 2 &" in table.read_text()
+
+
 def test_a_hint_to_go_on_is_a_whole_command(command: Command, tmp_path: Path) -> None:
     """After Ctrl-C, in `show`, and where the folder is given again."""
     run, named = tmp_path / "a run", {"PYTHONPATH": str(EXAMPLE)}
@@ -201,6 +228,10 @@ def test_a_folder_never_chooses_what_is_imported(
         (
             [*TWO_BIT, "two-bit.fraction=x"],
             "option 'two-bit.fraction=x' is not understood; give a number",
+        ),
+        (
+            [*TWO_BIT, "two-bit.fraction=0.1", "two-bit.fraction=0.2"],
+            "option two-bit.fraction is given twice",
         ),
         (
             [*TWO_BIT, "two-bit.fraction=2"],

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from localsgd.results.grouping import Spread, groups
+from localsgd.results.grouping import Spread, differing, groups
+from localsgd.train.config.run import to_json
+from localsgd.train.engine.run_folder import Folder
 from tests.show.records import ROW_BYTES, folder_of
 
 
@@ -30,6 +33,20 @@ def test_names_say_what_differs(tmp_path: Path) -> None:
         "post-local, lr 0.1, lr_decay_at 0.5 0.75",
         "post-local, lr 0.2, lr_decay_at 0.5",
     ]
+
+
+def test_packages_are_named_only_if_nothing_else_tells_runs_apart(tmp_path: Path) -> None:
+    def of(name: str, *plugins: str, lr: float = 0.1) -> Folder:
+        folder = folder_of(tmp_path / name, [0.5], lr=lr)
+        run = msgspec.structs.replace(folder.run, plugins=plugins)
+        (folder.path / "run.json").write_bytes(to_json(run))
+        return folder
+
+    first, second = of("a", "task a: b 1"), of("b", "task a: b 2")
+    other = of("c", "model c: d 1", lr=0.2)
+    assert differing(groups([first, other])) == ["lr"]
+    assert differing(groups([first, second])) == ["plugins"]
+    assert differing(groups([first, second, other])) == ["lr", "plugins"]
 
 
 def test_settings_that_a_method_does_not_read_part_nothing(tmp_path: Path) -> None:

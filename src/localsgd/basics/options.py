@@ -49,6 +49,8 @@ def given_to(name: str, make: Callable[..., Any], texts: Iterable[str]) -> dict[
             if not usual:
                 raise UserError(f"option {text!r} can't be given: {name} has none")
             raise unknown_name(f"option of {name}", option, usual)
+        if option in found:
+            raise UserError(f"option {name}.{option} is given twice; leave one of them out")
         found[option] = _read(text, value, type(usual[option]))
     return found
 

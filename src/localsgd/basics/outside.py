@@ -68,12 +68,18 @@ class Outside:
             self._loaded[name] = self._load(name)
         return self._loaded[name]
 
-    def unknown(self, name: str) -> UserError:
-        """The error for a name that neither this package nor another one has."""
-        known = dict.fromkeys([*self.own(), *self.names()])
+    def unknown(self, name: str, called: str = "", known: Collection[str] = ()) -> UserError:
+        """The error for a name that neither this package nor another one has.
+
+        Args:
+            name: as it was given.
+            called: the kind, if a user knows it by another noun.
+            known: the names to list, if not all of this kind.
+        """
+        known = known or tuple(dict.fromkeys([*self.own(), *self.names()]))
         return UserError(
-            f"{unknown_name(self.kind, name, known)}. One of another package is there if that "
-            "package is installed and declares it, or by --use MODULE"
+            f"{unknown_name(called or self.kind, name, known)}. One of another package is there if "
+            "that package is installed and declares it, or by --use MODULE"
         )
 
     def add(self, name: str, part: Any, origin: Origin) -> None:

@@ -70,10 +70,10 @@ def _configurations(command: ExportCommand) -> Sheet:
 
 
 def _shortened(found: Sequence[Row]) -> list[Row]:
-    """Rows without the settings that all runs share, which a page has no room for."""
+    """Rows without packages and the settings that all runs share: a page has no room for them."""
     settings = [name for name in Run.__struct_fields__ if name != "seed"]
     shared = {name for name in settings if len({repr(row[name]) for row in found}) == 1}
-    kept = [name for name in (found[0] if found else {}) if name not in shared]
+    kept = [name for name in (found[0] if found else {}) if name not in {*shared, "plugins"}]
     return [{name: row[name] for name in kept} for row in found]
 
 

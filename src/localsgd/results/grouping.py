@@ -13,7 +13,7 @@ import msgspec
 from localsgd.averaging.topology import Topology
 from localsgd.errors import UserError
 from localsgd.results.labels import local_steps, plain
-from localsgd.train.config.methods import method
+from localsgd.train.config.parts import used_by_method
 from localsgd.train.config.run import Run
 from localsgd.train.data.metric import ACCURACY, Metric, metric_of
 from localsgd.train.engine.run_folder import Folder
@@ -176,19 +176,23 @@ def differing(groups: Sequence[Group]) -> list[str]:
 
 
 def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [
+    """Versions of packages are left out unless they alone tell some apart."""
+    found = [
         name
         for name in (settings[0] if settings else {})
         if name != "seed" and _differs([values[name] for values in settings])
     ]
+    chosen = [name for name in found if name != "plugins"]
+    apart = {repr([values[name] for name in chosen]) for values in settings}
+    return chosen if len(apart) == len(settings) else found
 
 
 def _settings(run: Run) -> dict[str, Any]:
     """What the run depends on: a setting that its method does not read is left open."""
     values = msgspec.structs.asdict(run)
-    uses = method(run.method).uses
+    uses = used_by_method(run)
     for name in BY_METHOD:
-        if name.removesuffix("_shape") not in uses:
+        if uses is not None and name.removesuffix("_shape") not in uses:
             values[name] = None
     return values
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from localsgd.averaging.topology import Topology
+from localsgd.basics.options import split
 from localsgd.basics.units import plural
-from localsgd.train.config.methods import method
+from localsgd.train.config.parts import used_by_method
 from localsgd.train.config.run import Run
 
 NEIGHBOURS = {
@@ -29,16 +30,25 @@ def level_name(level: int, levels: int) -> str:
 
 def local_steps(run: Run) -> str:
     """H of a completed run, innermost level first, over time: `8`, `1→8`, `2, 4`."""
-    uses = method(run.method).uses
+    uses = used_by_method(run)
     levels = Topology.parse(run.topology or 8).levels
+    final = ", ".join(map(str, run.local_steps or ()))
+    if uses is None:
+        return final
     if "local_steps" not in uses:
         return ", ".join(["1"] * levels)
-    final = ", ".join(map(str, run.local_steps or ()))
     if {"switch", "step_warmup", "lr_cycles"} & set(uses):
         return f"1→{final}"
     if "qsr_alpha" in uses:
         return f"{final} or more"
     return f"{final} or fewer" if "adapt_every" in uses else final
+
+
+def options(run: Run, name: str | None) -> str:
+    """The options that a run gives to the part `name`, to stand behind it: ` (width 24)`."""
+    given = [split(text) for text in run.options]
+    words = [f"{option} {value}" for of, option, value in given if of == name]
+    return f" ({', '.join(words)})" if words else ""
 
 
 def beyond_averaging(run: Run) -> list[str]:
@@ -47,11 +57,11 @@ def beyond_averaging(run: Run) -> list[str]:
     if run.neighbours != "all":
         found.append(NEIGHBOURS[run.neighbours])
     if run.compression not in (None, "none"):
-        found.append(f"compression {run.compression}")
+        found.append(f"compression {run.compression}{options(run, run.compression)}")
     if run.outer not in (None, "average"):
         numbers = {"lr": run.outer_lr, "momentum": run.outer_momentum}
         given = [f"{name} {value:g}" for name, value in numbers.items() if value is not None]
-        found.append(" ".join([f"outer {run.outer}", *given]))
+        found.append(" ".join([f"outer {run.outer}{options(run, run.outer)}", *given]))
     if (run.fragments or 1) > 1:
         found.append(f"{run.fragments} fragments in turns")
     if run.delay:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from localsgd.basics.units import count, percent, plural, size
-from localsgd.results.labels import beyond_averaging, level_name
+from localsgd.results.labels import beyond_averaging, level_name, options
 from localsgd.rows.layout import Layout
 from localsgd.show.forecast import Phase, Turn, foreseen, phases, syncs, turns
 from localsgd.show.sending import Sent, sent
@@ -53,9 +53,9 @@ def _rows(plan: Plan, layout: Layout, processes: int) -> Iterator[tuple[str, Ren
     run = plan.run
     parameters = sum(slot.length for slot in layout.slots)
     yield "task", f"{run.task}: {count(plan.samples)} training samples"
-    yield "model", f"{run.model}: {count(parameters)} parameters"
+    yield "model", f"{run.model}{options(run, run.model)}: {count(parameters)} parameters"
     yield "workers", _workers(plan, processes)
-    yield "method", plan.method.title
+    yield "method", plan.method.title + options(run, run.method)
     yield (
         "budget",
         f"{plural(run.epochs or 0.0, 'epoch')}: {plural(plan.steps, 'step')} of "

@@ -16,11 +16,10 @@ from localsgd.averaging.topology import Topology
 from localsgd.basics.units import count, duration, plural, size
 from localsgd.results import grouping
 from localsgd.results.grouping import Group, Record, Spread, is_diverged
-from localsgd.results.labels import beyond_averaging, level_name, local_steps
+from localsgd.results.labels import beyond_averaging, level_name, local_steps, options
 from localsgd.show.narrow import Fitting
 from localsgd.show.sparklines import thin
-from localsgd.train.config.methods import method
-from localsgd.train.config.parts import going_on
+from localsgd.train.config.parts import going_on, used_by_method
 from localsgd.train.config.plan import Plan, known
 from localsgd.train.config.run import Run
 from localsgd.train.engine import checkpoints
@@ -193,9 +192,9 @@ def _falling(run: Run) -> str:
 
 def _configuration(run: Run) -> Iterator[tuple[str, str]]:
     subset = f", {count(run.train_samples)} training samples" if run.train_samples else ""
-    yield "task", f"{run.task}, {run.model}{subset}"
-    switch = f", switch {run.switch}" if "switch" in method(run.method).uses else ""
-    yield "method", f"{run.method}, H = {local_steps(run)}{switch}"
+    yield "task", f"{run.task}, {run.model}{options(run, run.model)}{subset}"
+    switch = f", switch {run.switch}" if "switch" in (used_by_method(run) or ()) else ""
+    yield "method", f"{run.method}{options(run, run.method)}, H = {local_steps(run)}{switch}"
     beyond = beyond_averaging(run)
     if beyond:
         yield "syncs", ", ".join(beyond)

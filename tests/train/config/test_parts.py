@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from localsgd.basics.outside import Origin
-from localsgd.train.config.parts import OUTSIDE, PROGRAM, PYTHON, going_on
+from localsgd.errors import UserError
+from localsgd.train.config.parts import OUTSIDE, PROGRAM, PYTHON, changed_plugins, going_on
 from localsgd.train.config.run import Run
 
 
@@ -25,6 +26,7 @@ from localsgd.train.config.run import Run
         ),
         ((f"model Net: {PYTHON}",), "", "the program that began it"),
         ((f"compression mine: {PROGRAM} 1",), PROGRAM, "the program that began it"),
+        ((f"compression mine: {PROGRAM} 1",), "", "the program that began it"),
     ],
 )
 def test_a_command_is_whole_and_names_what_this_process_knows(
@@ -35,3 +37,11 @@ def test_a_command_is_whole_and_names_what_this_process_knows(
         monkeypatch.setattr(OUTSIDE["compression"], "_added", added)
     run = msgspec.structs.replace(Run(), plugins=plugins)
     assert going_on(run, Path("run")) == said
+
+
+@pytest.mark.parametrize("recorded", [PROGRAM, f"{PROGRAM} 0.1.0"])
+def test_a_part_that_a_program_named_is_there_again_in_that_program(recorded: str) -> None:
+    plugins = (f"method falling: {recorded}",)
+    run = msgspec.structs.replace(Run(method="falling"), plugins=plugins)
+    with pytest.raises(UserError, match="method falling was named by a program in Python; go on "):
+        changed_plugins(run)

@@ -61,6 +61,7 @@ def test_workers_and_topology_give_way_to_each_other() -> None:
     ("axes", "said"),
     [
         (["lrr=1"], "unknown setting 'lrr'; nearest: lr"),
+        (["mine.norm=0.5,2"], "write options=mine.norm=0.5,..."),
         (["lr"], "'lr' is not understood; write --vary local_steps=1,4,16"),
         (["lr=1,,2"], "'lr=1,,2' is not understood"),
         (["lr=abc"], "--vary lr=abc: Expected `float | null`, got `str`"),

@@ -184,7 +184,7 @@ def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
         trained(tmp_path / "run", epochs=0.75, seed=4)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").touch()
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match=r"exists already; give another place with out=$"):
         trained(tmp_path / "mine")
 
 
@@ -203,6 +203,7 @@ def test_the_command_line_does_not_go_on_without_the_objects(tmp_path: Path) -> 
         ({"lr": "much"}, "lr: Expected `float"),
         ({"local_steps": "six"}, "local_steps is 'six'; give a whole number"),
         ({"compression": "sgn"}, "unknown compression 'sgn'; nearest: sign"),
+        ({"compression": "sgn"}, "or by --use MODULE"),
         ({"model": 7}, "model 7 is none"),
         ({"model": lambda one, two: Net()}, "needs 2 arguments"),
         ({"model": lambda: 3}, "the model is made as a value of type int"),
@@ -239,8 +240,21 @@ def test_a_loaded_result_fills_a_model(tmp_path: Path) -> None:
         assert same(found.state_dict(), result.weights)
         assert next(found.parameters()).dtype == torch.float64
     assert same(given.state_dict(), before)
-    with pytest.raises(UserError, match="holds the weights of another model, Net: "):
+    with pytest.raises(UserError, match="holds the weights of another model, Net: Missing key"):
         load(tmp_path / "run", nn.Linear(3, 3))
+    wider = Net()
+    wider.first, wider.last = nn.Linear(3, 4), nn.Linear(4, 9)
+    with pytest.raises(UserError, match=r"Net: size mismatch for first.weight: [^:]*\.$"):
+        load(tmp_path / "run", wider)
+    for local in (result.local_weights, load(tmp_path / "run").local_weights):
+        with pytest.raises(KeyError, match="no worker 77 here; there are 0, 1"):
+            local[77]
+
+
+def test_a_setting_is_listed_once() -> None:
+    with pytest.raises(UserError) as caught:
+        trained(nothing=1)
+    assert str(caught.value).count("no_decay") == 1
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from localsgd.averaging import outer
 from localsgd.basics.options import given_to, options_of, split
 from localsgd.basics.outside import Outside
-from localsgd.errors import UserError, unknown_name
+from localsgd.errors import UserError
 from localsgd.reduce import named
 from localsgd.train.config import methods
 from localsgd.train.data import models, tasks
@@ -66,6 +66,14 @@ def plugins_of(run: Run) -> tuple[str, ...]:
     )
 
 
+def used_by_method(run: Run) -> tuple[str, ...] | None:
+    """The settings that the method of a recorded run reads; None if its package isn't here."""
+    there = run.method in methods.METHODS or run.method in methods.OUTSIDE
+    if not there and any(text.startswith(f"method {run.method}: ") for text in run.plugins):
+        return None
+    return methods.method(run.method).uses
+
+
 def options_by_name() -> dict[str, Mapping[str, Any]]:
     """The options of all parts from outside that have some, with their usual values."""
     found: dict[str, Mapping[str, Any]] = {}
@@ -81,7 +89,7 @@ def check_parts(run: Run) -> None:
     part of the run reads.
     """
     if run.compression not in compression_names():
-        raise unknown_name("compression", str(run.compression), compression_names())
+        raise named.OUTSIDE.unknown(str(run.compression), "compression", compression_names())
     if run.outer not in outer_names():
         raise outer.OUTSIDE.unknown(str(run.outer))
     used = {name: setting for setting, name in from_outside(run)}
@@ -118,13 +126,18 @@ def going_on(run: Run, path: Path, command: str = "resume") -> str:
         place, _, recorded = text.partition(": ")
         setting, _, name = place.partition(" ")
         now = OUTSIDE[setting].origin(name) if setting in OUTSIDE else None
-        if recorded == PYTHON or (now is not None and now.source == PROGRAM):
+        if _of_program(recorded) or (now is not None and now.source == PROGRAM):
             return "the program that began it"
         if now is None:
             modules["MODULE"] = None
         elif OUTSIDE[setting].added(name):
             modules[now.source] = None
     return command_line(["localsgd", command, str(path)], modules)
+
+
+def _of_program(recorded: str) -> bool:
+    """Whether a part was given in Python: as an object, or with a name of the program's own."""
+    return recorded == PYTHON or f"{recorded} ".startswith(f"{PROGRAM} ")
 
 
 def command_line(words: Iterable[str], modules: Iterable[str]) -> str:
@@ -164,14 +177,14 @@ def changed_plugins(run: Run) -> list[str]:
             raise UserError(f"plugins of the run are damaged: {text!r}; put back what it had")
         place, _, recorded = text.partition(": ")
         setting, _, name = place.partition(" ")
-        if recorded == PYTHON:
+        now = OUTSIDE[setting].origin(name) if setting in OUTSIDE else None
+        if recorded == PYTHON or (_of_program(recorded) and now is None):
+            was = PYTHON if recorded == PYTHON else "named by a program in Python"
             raise UserError(
-                f"{setting} {name} was {PYTHON}; go on from there, by the same "
-                "Run(...).train(out=...)"
+                f"{setting} {name} was {was}; go on from there, by the same Run(...).train(out=...)"
             )
         if setting not in OUTSIDE or getattr(run, setting) != name:
             continue
-        now = OUTSIDE[setting].origin(name)
         if now is None:
             raise UserError(
                 f"{setting} {name} was that of {recorded}, which is not here; install it, or give "

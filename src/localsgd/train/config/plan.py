@@ -43,7 +43,11 @@ class Plan:
         self.run = run
         self.samples = samples
         self.topology = Topology.parse(known(run.topology))
-        self.method: Method = method(run.method)
+
+    @cached_property
+    def method(self) -> Method:
+        """How workers synchronise. Its package must be here; the rate doesn't depend on it."""
+        return method(self.run.method)
 
     @property
     def batch(self) -> int:

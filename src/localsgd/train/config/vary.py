@@ -66,6 +66,9 @@ def points(axes: Sequence[str]) -> list[Point]:
         UserError: an unknown or repeated setting, a value that it can't have.
     """
     parsed = [_axis(axis) for axis in axes]
+    for name, word in (pair for axis in parsed for one in axis for pair in one.values.items()):
+        if name in PARTS and word is not None and word not in PARTS[name]():
+            raise OUTSIDE[name].unknown(word)
     names = [name for axis in parsed for name in axis[0].words]
     for name in names:
         if names.count(name) > 1:
@@ -117,12 +120,14 @@ def value_of(name: str, word: str) -> Any:
     """
     if name == "seed":
         raise UserError("seeds are given by --seeds 0..4, so that differences can be paired")
+    if "." in name:
+        raise UserError(
+            f"{name} is no setting; if it is an option of a part, write options={name}={word},..."
+        )
     if name not in NAMES:
         raise unknown_name("setting", name, NAMES)
     if word == "None" and type(None) in get_args(_TYPES[name]):
         return None
-    if name in PARTS and word not in PARTS[name]():
-        raise OUTSIDE[name].unknown(word)
     try:
         return msgspec.convert(word, _TYPES[name], strict=False)
     except msgspec.ValidationError as error:

@@ -128,13 +128,13 @@ class Folder:
         return Folder(path)
 
     @staticmethod
-    def check_new(path: Path) -> None:
+    def check_new(path: Path, option: str = "--out") -> None:
         """Raises if a run's folder can't be made at `path`."""
         if path.exists() and (not path.is_dir() or {*os.listdir(path)} - {LOCK}):
             begun = (path / "run.json").is_file()
             again = f"go on with it by `{going_on(Folder(path).run, path)}`, or " if begun else ""
-            raise UserError(f"{path} exists already; {again}give another place with --out")
-        check_place(path)
+            raise UserError(f"{path} exists already; {again}give another place with {option}")
+        check_place(path, option)
 
     @staticmethod
     def open(path: Path) -> Folder:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,17 @@ def load(path: Path | str, model: nn.Module | Callable[[], nn.Module] | None = N
     return Result(folder.run, folder.metrics(), summary, weights, filled, local, folder.path)
 
 
+class ByWorker(dict[int, Weights]):
+    """Workers' own weights, by their numbers."""
+
+    def __missing__(self, worker: int) -> Weights:
+        raise _no_worker(worker, self)
+
+
+def _no_worker(worker: Any, there: Iterable[int]) -> KeyError:
+    return KeyError(f"there is no worker {worker} here; there are {', '.join(map(str, there))}")
+
+
 @dataclass(frozen=True, eq=False)
 class _FromCheckpoint(Mapping[int, Weights]):
     """All workers' own weights, each read when it is asked for."""
@@ -123,7 +135,7 @@ class _FromCheckpoint(Mapping[int, Weights]):
 
     def __getitem__(self, worker: int) -> Weights:
         if worker not in self._workers:
-            raise KeyError(worker)
+            raise _no_worker(worker, self)
         found = checkpoints.checkpoints(self.folder.checkpoints)
         if not found or found[-1].name != f"step-{self.step:08d}":
             raise UserError(
@@ -152,9 +164,10 @@ def _filled(
     try:
         made.load_state_dict(weights)
     except RuntimeError as error:
-        reason = " ".join(str(error).split())
+        first = str(error).splitlines()[:2][-1]  # behind a heading
+        reason = textwrap.shorten(first, 200, placeholder=" ...")
         raise UserError(
-            f"{folder.model} holds the weights of another model, {folder.run.model}: {reason[:200]}"
+            f"{folder.model} holds the weights of another model, {folder.run.model}: {reason}"
         ) from None
     return made.eval()
 

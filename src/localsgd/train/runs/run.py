@@ -36,7 +36,7 @@ from localsgd.train.engine.run_folder import Folder
 from localsgd.train.launch import World, gather_bytes
 from localsgd.train.runs.live import Live
 from localsgd.train.runs.opened import opened
-from localsgd.train.runs.result import Result, load, weights_in
+from localsgd.train.runs.result import ByWorker, Result, load, weights_in
 from localsgd.train.runs.session import session
 
 AnyModel: TypeAlias = str | nn.Module | Callable[..., nn.Module]
@@ -243,8 +243,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
     for name, value in given.items():
         _check_named(name, value)
         if name not in Settings.__struct_fields__ or name == "plugins":
-            known = (*Settings.__struct_fields__[:-1], "no_decay")
-            raise unknown_name("setting", name, known)
+            raise unknown_name("setting", name, Settings.__struct_fields__[:-1])
     plain = {
         name: (value,) if name == "local_steps" and isinstance(value, int) else value
         for name, value in given.items()
@@ -316,7 +315,7 @@ def _look(path: Path, settings: Settings) -> str:
     """As `_state`; an error, with `!` before it, must reach the other processes too."""
     try:
         if not (path / "run.json").is_file():
-            Folder.check_new(path)
+            Folder.check_new(path, "out=")
             return "new"
         folder = Folder(path)
         there = _without_versions(folder.run)
@@ -359,9 +358,9 @@ def _result(execution: Execution, summary: Mapping[str, Any], path: Path | None)
     weights = weights_in(folder)
     model = copy.deepcopy(workers.models[0]).cpu()
     model.load_state_dict(weights)
-    local = {
-        worker: {name: value.detach().cpu().clone() for name, value in one.state_dict().items()}
+    local = ByWorker(
+        (worker, {name: value.detach().cpu().clone() for name, value in one.state_dict().items()})
         for worker, one in zip(workers.ids, workers.models, strict=True)
-    }
+    )
     run = execution.assembly.run
     return Result(run, folder.metrics(), summary, weights, model.eval(), local, path)
