@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from localsgd.errors import UserError, short
 from localsgd.reduce import Compressor
-from localsgd.train import Entry, Observer, Run, TensorTask, add, task_of
+from localsgd.train import Entry, Observer, Run, TensorTask, add, task_of, use
 from localsgd.train.config.blame import PartFailed
 from localsgd.train.config.parts import OUTSIDE
 
@@ -248,3 +248,14 @@ def test_values_in_messages_are_short() -> None:
     ]
     for make, expected in wrong:
         assert make() == expected
+
+
+def test_a_module_that_fails_is_named_with_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "raises_on_import.py").write_text("import json\nx = 1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r"division by zero\) at .*raises_on_import.py:2; mend it"):
+        use("raises_on_import")
+    with pytest.raises(UserError, match="names a file; write the module: my_parts"):
+        use("my_parts.py")
