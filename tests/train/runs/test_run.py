@@ -204,6 +204,7 @@ def test_the_command_line_does_not_go_on_without_the_objects(tmp_path: Path) -> 
         ({"local_steps": "six"}, "local_steps is 'six'; give a whole number"),
         ({"compression": "sgn"}, "unknown compression 'sgn'; nearest: sign"),
         ({"model": 7}, "model 7 is none"),
+        ({"task": 3}, "task 3 is none; give a name, or a Task"),
         ({"model": lambda one, two: Net()}, "needs 2 arguments"),
         ({"model": lambda: 3}, "the model is made as a value of type int"),
         (
@@ -224,6 +225,11 @@ def test_mistakes_are_said_in_one_line(settings: dict[str, Any], said: str) -> N
         trained(**settings)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_an_observer_must_be_one() -> None:
+    with pytest.raises(UserError, match=r"observer 3 is none; give a localsgd\.train\.Observer"):
+        trained(None, 3)  # type: ignore[arg-type]
 
 
 def test_a_loaded_result_fills_a_model(tmp_path: Path) -> None:
