@@ -232,6 +232,12 @@ def test_an_observer_must_be_one() -> None:
         trained(None, 3)  # type: ignore[arg-type]
 
 
+def test_arrays_are_no_samples() -> None:
+    arrays = torch.randn(20, 3).numpy(), torch.arange(20).numpy()
+    with pytest.raises(UserError, match="the train data is neither two tensors nor a data set"):
+        task_of("a", arrays, arrays)  # type: ignore[arg-type]
+
+
 def test_a_loaded_result_fills_a_model(tmp_path: Path) -> None:
     given = Net().train()
     before = {name: value.clone() for name, value in given.state_dict().items()}
