@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
+from torch import nn
 
 from localsgd.averaging.topology import Topology
 from localsgd.cli import process_count
 from localsgd.cli.process_count import choose_processes, fits, quickest
+from localsgd.train import Run, add
+from localsgd.train.config.blame import PartFailed
+from localsgd.train.config.parts import OUTSIDE
 from localsgd.train.engine.run_folder import Folder
 from tests.cli.conftest import TINY, Command
 from tests.cli.test_mistakes import refused
@@ -53,6 +57,19 @@ def test_a_step_is_measured_with_the_threads_that_are_asked_for() -> None:
     before = torch.get_num_threads()
     assert 0 < process_count.step_seconds(tiny(), digits(), threads=1) < 10
     assert torch.get_num_threads() == before
+
+
+def test_a_part_that_fails_while_a_step_is_measured_is_named() -> None:
+    """As by the run itself; forecasts of sweeps measure the same way."""
+    add("models", "too-wide", lambda task: nn.Sequential(nn.Flatten(), nn.Linear(7, 10)))
+    try:
+        wanted = Run(model="too-wide", workers=2, epochs=1).settings
+        with pytest.raises(PartFailed, match="the model too-wide of this program failed: Runt"):
+            choose_processes([wanted], digits())
+        with pytest.raises(PartFailed, match="the model too-wide of this program failed: Runt"):
+            process_count.step_seconds(wanted, digits(), threads=1)
+    finally:
+        OUTSIDE["model"]._added.clear()
 
 
 def test_another_format_must_be_worth_it(

@@ -55,6 +55,17 @@ def given_to(name: str, make: Callable[..., Any], texts: Iterable[str]) -> dict[
     return found
 
 
+def check_usual(name: str, make: Callable[..., Any], given: Iterable[str]) -> None:
+    """Refuses a parameter that is not among the `given` ones and has no usual value."""
+    single = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    for one in inspect.signature(make).parameters.values():
+        if one.kind in single and one.default is one.empty and one.name not in given:
+            raise UserError(
+                f"{name} can't be made without {one.name}; give {one.name} a usual value, such as "
+                f"`{one.name}: int = 32`"
+            )
+
+
 def made(
     name: str, make: Callable[..., Any], texts: Iterable[str], known: Mapping[str, Any]
 ) -> Any:
@@ -66,6 +77,7 @@ def made(
     """
     takes = inspect.signature(make).parameters
     passed = {key: value for key, value in known.items() if key in takes and value is not None}
+    check_usual(name, make, passed)
     try:
         return make(**{**passed, **given_to(name, make, texts)})
     except UserError:

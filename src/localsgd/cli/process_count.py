@@ -22,6 +22,7 @@ from localsgd.averaging.placement import placement_of
 from localsgd.averaging.topology import Topology, check_hosting
 from localsgd.basics.units import plural
 from localsgd.errors import UserError
+from localsgd.train.config.blame import naming_parts
 from localsgd.train.config.plan import Plan
 from localsgd.train.config.run import Run
 from localsgd.train.data.task import Task
@@ -130,14 +131,15 @@ def step_seconds(wanted: Run, task: Task, threads: int) -> float:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        workers = assembled_alone(wanted, task).workers
+        with naming_parts(wanted):
+            workers = assembled_alone(wanted, task).workers
 
-        def step() -> None:
-            workers.backward()
-            workers.apply(0.0)
-            float(workers.loss_sums[0])  # waits for a GPU
+            def step() -> None:
+                workers.backward()
+                workers.apply(0.0)
+                float(workers.loss_sums[0])  # waits for a GPU
 
-        return _median_seconds(step)
+            return _median_seconds(step)
     finally:
         torch.set_num_threads(before)
 

@@ -25,6 +25,7 @@ from typing import Any
 
 from localsgd.basics.outside import Origin, Outside
 from localsgd.errors import UserError, unknown_name
+from localsgd.train.config.blame import place_of
 from localsgd.train.config.parts import OUTSIDE, PROGRAM
 
 KINDS: Mapping[str, Outside] = {
@@ -43,6 +44,8 @@ def use(module: str) -> None:
     Raises:
         UserError: it is not there, fails, or has no `LOCALSGD` that is understood.
     """
+    if module.endswith(".py"):
+        raise UserError(f"--use {module!r} names a file; write the module: {module[:-3]}")
     if not all(part.isidentifier() for part in module.split(".")):
         raise UserError(f"--use {module!r} is no module; give a name such as my_package.my_module")
     try:
@@ -102,7 +105,9 @@ def _why_not(module: str, error: Exception) -> str:
             "PYTHONPATH"
         )
     reason = f"{type(error).__name__}: {error}".splitlines()[0]
-    return f"the module {module} can't be imported ({reason}); mend it"
+    place = place_of(error)
+    where = f" at {place}" if place else ""
+    return f"the module {module} can't be imported ({reason}){where}; mend it"
 
 
 def _version(module: ModuleType) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from localsgd.errors import UserError, short
 from localsgd.reduce import Compressor
-from localsgd.train import Entry, Observer, Run, TensorTask, add, task_of
+from localsgd.train import Entry, Observer, Run, TensorTask, add, task_of, use
 from localsgd.train.config.blame import PartFailed
 from localsgd.train.config.parts import OUTSIDE
 
@@ -26,6 +26,20 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(x.flatten(1))  # the shape
+
+
+class EachRow(Net):
+    def forward(self, x: Tensor) -> Tensor:  # each row
+        return self.last(x.flatten(1, -2))
+
+
+class Pair(Net):
+    def forward(self, x: Tensor) -> Any:  # the pair
+        return self.last(x.flatten(1)), x
+
+
+def one_row(task: Any) -> nn.Module:  # one row
+    return nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (-1, 32)), nn.Linear(32, 10))
 
 
 def raising(task: Any) -> nn.Module:
@@ -85,12 +99,19 @@ PARTS: dict[str, dict[str, Any]] = {
         "wrong-shape": lambda task: Net(7),
         "sequential": lambda task: nn.Sequential(nn.Linear(7, 3)),
         "wrong-size": lambda task: nn.Sequential(nn.Flatten(), nn.Linear(64, 3)),
-        **{"raising": raising, "with-width": with_width, "number": lambda task: 3},
+        **{"each-row": lambda task: EachRow(8), "pair": lambda task: Pair(64)},
+        **{
+            "one-row": one_row,
+            "raising": raising,
+            "with-width": with_width,
+            "number": lambda task: 3,
+        },
     },
     "schedules": {"broken": broken, "rubbish": rubbish},
     "compressors": {"failing": Failing},
     "tasks": {
         "no-loss": Entry(made(TensorTask).card, lambda folder: None, lambda source: made(NoLoss)),
+        "usual": Entry(made(TensorTask).card, lambda folder: None, lambda s: made(TensorTask)),
         "no-batch": Entry(made(TensorTask).card, lambda folder: None, lambda s: made(NoBatch)),
         "no-load": Entry(made(TensorTask).card, lambda folder: None, not_loading),
     },
@@ -120,7 +141,6 @@ def line_of(comment: str) -> str:
         ({"model": "sequential"}, "the model sequential of", "", "RuntimeError: mat1 and mat2"),
         ({"model": "wrong-size"}, "the model wrong-size of", "", "IndexError: Target"),
         ({"model": "raising"}, "the model raising of", "the layer", "KeyError: 'no such layer'"),
-        ({"model": "with-width"}, "the model with-width of", "", "required positional argument"),
         ({"method": "broken"}, "the method broken of", "the schedule", "RuntimeError: it broke ("),
         ({"compression": "failing"}, "the reducer failing of", "the length", "RuntimeError: The"),
         (
@@ -150,8 +170,37 @@ def test_the_part_the_place_and_the_reason(
 
 
 @pytest.mark.parametrize(
+    ("model", "task", "comment", "said"),
+    [
+        ("each-row", "digits", "each row", "[16, 8, 10] for target [16]: "),
+        ("each-row", "usual", "each row", "[16, 8, 10] for target [16]: "),
+        ("one-row", "usual", "one row", "[32, 10] for target [16]: ValueError: Expected input"),
+        ("pair", "usual", "the pair", "a value of type tuple for target [16]: AttributeError"),
+    ],
+)
+def test_an_output_that_the_loss_can_not_read_is_the_models(
+    model: str, task: str, comment: str, said: str
+) -> None:
+    with pytest.raises(PartFailed) as caught:
+        Run(model=model, task=task, workers=2, epochs=1, batch=16).train(progress=False)
+    assert str(caught.value).startswith(f"the model {model} of this program, with the task {task}")
+    assert f"{line_of(comment)}output {said}" in str(caught.value)
+
+
+def test_a_loss_that_fails_in_its_own_code_is_the_tasks() -> None:
+    with pytest.raises(PartFailed) as caught:
+        Run(model="one-row", task="no-loss", workers=2, epochs=1, batch=16).train(progress=False)
+    said = str(caught.value)
+    assert said.startswith("the task no-loss of this program")
+    assert "with the model one-row of this program" in said
+    assert f"{line_of('one row').removesuffix(': ')})" in said
+    assert f"{line_of('the loss')}output [32, 10] for target [16]: ValueError: no loss" in said
+
+
+@pytest.mark.parametrize(
     ("settings", "said"),
     [
+        ({"model": "with-width"}, "without width; give width a usual value, such as `width: int"),
         ({"method": "rubbish"}, "H = 'many' of the schedule rubbish is no number of steps"),
         ({"model": "number"}, "the model number is made as a value of type int"),
     ],
@@ -165,7 +214,9 @@ def test_objects_are_named_too() -> None:
     run = Run(model=Net(7), workers=2, epochs=1)
     with pytest.raises(PartFailed, match="the model Net, an object in Python, failed at"):
         run.train(progress=False)
-    with pytest.raises(PartFailed, match="the task t, an object in Python, failed at"):
+    with pytest.raises(
+        PartFailed, match="the task t, an object in Python, with the model mlp-4, f"
+    ):
         Run(task=made(NoLoss), workers=2, epochs=1).train(progress=False)
 
 
@@ -197,3 +248,14 @@ def test_values_in_messages_are_short() -> None:
     ]
     for make, expected in wrong:
         assert make() == expected
+
+
+def test_a_module_that_fails_is_named_with_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "raises_on_import.py").write_text("import json\nx = 1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r"division by zero\) at .*raises_on_import.py:2; mend it"):
+        use("raises_on_import")
+    with pytest.raises(UserError, match="names a file; write the module: my_parts"):
+        use("my_parts.py")

@@ -205,6 +205,7 @@ def test_the_command_line_does_not_go_on_without_the_objects(tmp_path: Path) -> 
         ({"compression": "sgn"}, "unknown compression 'sgn'; nearest: sign"),
         ({"compression": "sgn"}, "or by --use MODULE"),
         ({"model": 7}, "model 7 is none"),
+        ({"task": 3}, "task 3 is none; give a name, or a Task"),
         ({"model": lambda one, two: Net()}, "needs 2 arguments"),
         ({"model": lambda: 3}, "the model is made as a value of type int"),
         (
@@ -225,6 +226,17 @@ def test_mistakes_are_said_in_one_line(settings: dict[str, Any], said: str) -> N
         trained(**settings)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_an_observer_must_be_one() -> None:
+    with pytest.raises(UserError, match=r"observer 3 is none; give a localsgd\.train\.Observer"):
+        trained(None, 3)  # type: ignore[arg-type]
+
+
+def test_arrays_are_no_samples() -> None:
+    arrays = torch.randn(20, 3).numpy(), torch.arange(20).numpy()
+    with pytest.raises(UserError, match="the train data is neither two tensors nor a data set"):
+        task_of("a", arrays, arrays)  # type: ignore[arg-type]
 
 
 def test_a_loaded_result_fills_a_model(tmp_path: Path) -> None:

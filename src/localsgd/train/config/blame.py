@@ -7,11 +7,11 @@ import traceback
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-from localsgd.errors import PeerLost, UserError
+from localsgd.errors import PeerLost, UserError, short
 from localsgd.train.config.parts import OUTSIDE, PYTHON
 from localsgd.train.config.run import Run
 
@@ -32,6 +32,8 @@ ROOMS = {
     **{f"train/engine/{name}.py": "task" for name in ("losses", "batched", "evaluation", "hosted")},
 }
 """By where this package has called a part: the setting that names it."""
+JUDGES = ("train/engine/losses.py", "train/data/task.py")
+"""Where a task's loss is called, by functions that have a `model`, its `output` and a `target`."""
 ALL_OF_IT = "LOCALSGD_TRACEBACK"
 """Variable that has the whole traceback printed."""
 
@@ -50,6 +52,12 @@ class Frame(NamedTuple):
         installed = "site-packages" in self.file or "dist-packages" in self.file
         standard = self.file.startswith((STANDARD, "<frozen")) and not installed
         return not self.file.startswith((HERE, TORCH)) and not standard
+
+
+class Judged(NamedTuple):
+    model: Any
+    output: Any
+    target: Any
 
 
 @contextmanager
@@ -71,18 +79,81 @@ def _said(run: Run, error: Exception) -> str | None:
     sources = _sources(run)
     if not sources:
         return None
-    found = traceback.walk_tb(error.__traceback__)
+    found = list(traceback.walk_tb(error.__traceback__))
     frames = [Frame(frame.f_code.co_filename, line) for frame, line in found]
     users = [index for index, frame in enumerate(frames) if frame.is_users]
     if isinstance(error, OSError) and not users:
         return None
     entered = frames[: users[0]] if users else frames
-    what = _what(run, sources, _setting(entered))
+    last = frames[users[-1]] if users else None
+    reason = f"{type(error).__name__}: {error}".splitlines()[0]
+    setting = _setting(entered)
+    judged = _judged([frame.f_locals for frame, _ in found if _judges(frame.f_code.co_filename)])
+    if setting == "task" and judged is not None and {"model", "task"} & {*sources}:
+        what, last = _misfit(run, sources, judged, last)
+        reason = f"output {_shape(judged.output)} for target {_shape(judged.target)}: {reason}"
+    else:
+        what = _what(run, sources, setting)
     if what is None:
         return None
-    place = f" at {_place(frames[users[-1]])}" if users else ""
-    reason = f"{type(error).__name__}: {error}".splitlines()[0]
+    place = f" at {_place(last)}" if last else ""
     return f"{what} failed{place}: {reason} ({ALL_OF_IT}=1 shows all of it)"
+
+
+def _judges(file: str) -> bool:
+    return file.removeprefix(HERE) in JUDGES
+
+
+def _judged(variables: Sequence[Mapping[str, Any]]) -> Judged | None:
+    """What the loss was given, from the variables of the functions in which it is called."""
+    for own in reversed(variables):
+        if {*Judged._fields} <= {*own}:
+            return Judged(*(own[name] for name in Judged._fields))
+    return None
+
+
+def _misfit(
+    run: Run, sources: Mapping[str, str], judged: Judged, last: Frame | None
+) -> tuple[str, Frame | None]:
+    """The model and the task in words, and the place in one of them.
+
+    A loss that fails in code of the user's is the task's; else the model's output is wrong.
+    """
+    model, task = (
+        _named(run, setting, sources[setting]).rstrip(",")
+        if setting in sources
+        else f"the {setting} {getattr(run, setting)}"
+        for setting in ("model", "task")
+    )
+    place = _place_of_model(run, sources, judged.model)
+    if last is None and "model" in sources:
+        return f"{model}, with {task},", place
+    return f"{task}, with {model}" + (f" ({_place(place)})," if place else ","), last
+
+
+def _place_of_model(run: Run, sources: Mapping[str, str], model: Any) -> Frame | None:
+    """Of its `forward`, or of the function that makes it, if that is a user's."""
+    forward = getattr(type(model), "forward", None)
+    make = None
+    if "model" in sources and sources["model"] != PYTHON:
+        make = OUTSIDE["model"][str(run.model)]
+    for function in (forward, make):
+        code = getattr(function, "__code__", None)
+        if code is not None and Frame(code.co_filename, code.co_firstlineno).is_users:
+            return Frame(code.co_filename, code.co_firstlineno)
+    return None
+
+
+def _shape(value: Any) -> str:
+    return str(list(value.shape)) if isinstance(value, torch.Tensor) else short(value)
+
+
+def place_of(error: Exception) -> str:
+    """The last place in a user's code that an error has passed; empty if there is none."""
+    found = traceback.walk_tb(error.__traceback__)
+    frames = [Frame(frame.f_code.co_filename, line) for frame, line in found]
+    users = [frame for frame in frames if frame.is_users]
+    return _place(users[-1]) if users else ""
 
 
 def _sources(run: Run) -> dict[str, str]:

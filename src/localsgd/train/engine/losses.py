@@ -70,9 +70,10 @@ def _forward(
     autocast = partial(torch.autocast, device.type, torch.bfloat16, run.precision == "bfloat16")
     dtype = torch.float64 if run.precision == "float64" else torch.float32
 
-    def forward(model: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
+    def forward(model: Callable[[Tensor], Tensor], x: Tensor, target: Tensor) -> Tensor:
         with autocast():
-            return task.loss(model(x).to(dtype), y)
+            output = model(x)  # has a name for train/config/blame.py
+            return task.loss(output.to(dtype), target)
 
     return forward
 

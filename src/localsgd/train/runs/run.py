@@ -99,6 +99,8 @@ class Run:
         no_decay: str | Rule | None = None,
         **settings: Any,
     ) -> None:
+        if not isinstance(task, str | Task):
+            raise UserError(f"task {short(task)} is none; give a name, or a Task (see task_of)")
         own_task = None if isinstance(task, str) else task
         card = tasks.card(task) if isinstance(task, str) else task.card
         name = task if isinstance(task, str) else card.name
@@ -146,6 +148,9 @@ class Run:
             Interrupted: it was asked to stop.
             PeerLost: another process has died.
         """
+        for one in observers:
+            if not isinstance(one, Observer):
+                raise UserError(f"observer {short(one)} is none; give a localsgd.train.Observer")
         limits = limits or Limits()
         device = pick_device(self.settings.device)
         seconds = 60 * limits.timeout_minutes

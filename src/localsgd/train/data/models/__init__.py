@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import nn
 
-from localsgd.basics.options import given_to
+from localsgd.basics.options import check_usual, given_to
 from localsgd.basics.outside import Outside
 from localsgd.errors import UserError, short
 from localsgd.train.data.models import (
@@ -144,6 +145,7 @@ def build(
     found = _family(name)
     if found is None:
         part = OUTSIDE[name]
+        check_usual(name, part, list(signature(part).parameters)[:1])
         make = partial(part, **given_to(name, part, options))
         return built(make, task, seed, streams=streams, name=name)
     family, make = found

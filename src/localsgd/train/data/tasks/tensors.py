@@ -124,6 +124,11 @@ def _samples(given: Samples | Sequence[tuple[Any, Any]], what: str) -> Samples:
         inputs, classes = cast(Samples, given)
     else:
         pairs = [given[index] for index in range(len(given))]
+        if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
+            raise UserError(
+                f"the {what} data is neither two tensors nor a data set of pairs; give inputs and "
+                "classes as torch tensors, such as (torch.as_tensor(x), torch.as_tensor(y))"
+            )
         inputs = torch.stack([torch.as_tensor(x) for x, _ in pairs])
         classes = torch.stack([torch.as_tensor(y) for _, y in pairs])
     if len(inputs) != len(classes) or not len(inputs):
