@@ -94,10 +94,14 @@ def test_a_comparison_with_a_run_that_diverges(command: Command, tmp_path: Path)
 @pytest.mark.parametrize("seed", ["9999999999999999999999", "-9223372036854775809"])
 def test_seeds_beyond_64_bits(command: Command, tmp_path: Path, seed: str) -> None:
     refused(
-        command, "--seed: Expected `int`", *SMALL, f"--seed={seed}", f"--out={tmp_path / 'out'}"
+        command,
+        "--seed: give a whole number",
+        *SMALL,
+        f"--seed={seed}",
+        f"--out={tmp_path / 'out'}",
     )
     words = ("compare", *SMALL[1:], f"--out={tmp_path / 'out'}")
-    refused(command, "--seed: Expected `int`", *words, "--seeds", seed)
+    refused(command, "--seed: give a whole number", *words, "--seeds", seed)
     assert not (tmp_path / "out").exists()
 
 

@@ -135,7 +135,7 @@ def test_a_forecast_alone_trains_nothing(command: Command, tmp_path: Path) -> No
     [
         ((), "sweep has nothing to vary; write --vary local_steps=1,4,16 lr=0.1,0.2"),
         (("--vary", "lrr=1"), "unknown setting 'lrr'; nearest: lr"),
-        (("--vary", "lr=0.1,-2"), "--vary lr=-2: Expected `float` > 0.0"),
+        (("--vary", "lr=0.1,-2"), "--vary lr=-2: give a number > 0.0"),
         (("--vary", "method=local,lokal"), "method=lokal: unknown method 'lokal'"),
         (("--vary", "topology=4,2x", "--workers", "None"), "topology=2x: "),
         (("--vary", "outer_lr=1,2"), "outer_lr has no effect with method post-local"),

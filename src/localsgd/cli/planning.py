@@ -29,6 +29,7 @@ from localsgd.cost.planner import BITS, Plan, Stage
 from localsgd.errors import UserError
 from localsgd.show.canvas import canvas, check_picture, look, plain_log_axis
 from localsgd.show.narrow import Fitting
+from localsgd.train.config.blame import naming_parts
 from localsgd.train.config.complete import complete_run
 from localsgd.train.config.run import Run
 from localsgd.train.data import tasks
@@ -144,16 +145,18 @@ def _measured_links(topology: Topology, processes: int, device: torch.device) ->
 def _measured_compute(command: PlanCommand, device: torch.device) -> tuple[float, int]:
     """Seconds of one worker's local step on this machine, and scalars of its model."""
     task = tasks.load(command.task, command.data_dir, device=device)
-    run = Run(task=command.task, model=command.model, batch=command.batch, workers=1)
+    given = Run(task=command.task, model=command.model, batch=command.batch, workers=1)
+    run = complete_run(given, task.card)
     alone = Placement(Topology((1,)), 0, 1, (HostedLevel(1, 1, InProcess()),), InProcess())
-    workers = assemble(complete_run(run, task.card), task, alone, device).workers
     times = []
-    for _ in range(WARM_STEPS + TIMED_STEPS):
-        start = time.perf_counter()
-        workers.backward()
-        workers.apply(0.0)
-        float(workers.loss_sums[0])  # waits for a GPU
-        times.append(time.perf_counter() - start)
+    with naming_parts(run):
+        workers = assemble(run, task, alone, device).workers
+        for _ in range(WARM_STEPS + TIMED_STEPS):
+            start = time.perf_counter()
+            workers.backward()
+            workers.apply(0.0)
+            float(workers.loss_sums[0])  # waits for a GPU
+            times.append(time.perf_counter() - start)
     scalars = sum(slot.length for slot in workers.layout.slots)
     return statistics.median(times[WARM_STEPS:]), scalars
 

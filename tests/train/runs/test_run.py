@@ -200,7 +200,7 @@ def test_the_command_line_does_not_go_on_without_the_objects(tmp_path: Path) -> 
     [
         ({"learning_rate": 1.0}, "unknown setting 'learning_rate'; there are task, "),
         ({"plugins": ("x",)}, "unknown setting 'plugins'"),
-        ({"lr": "much"}, "lr: Expected `float"),
+        ({"lr": "much"}, "lr: give a number, not text"),
         ({"local_steps": "six"}, "local_steps is 'six'; give a whole number"),
         ({"compression": "sgn"}, "unknown compression 'sgn'; nearest: sign"),
         ({"compression": "sgn"}, "or by --use MODULE"),

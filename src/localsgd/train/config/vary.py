@@ -17,7 +17,7 @@ import msgspec
 
 from localsgd.errors import UserError, unknown_name
 from localsgd.train.config.parts import OUTSIDE, compression_names, outer_names
-from localsgd.train.config.run import Run, checked
+from localsgd.train.config.run import Run, checked, in_words
 
 NAMES = tuple(name for name in Run.__struct_fields__ if name != "seed")
 PARTS = {"compression": compression_names, "outer": outer_names}
@@ -137,7 +137,8 @@ def value_of(name: str, word: str) -> Any:
     except msgspec.ValidationError as error:
         if "got `array`" not in str(error):
             refused = error
-    raise UserError(f"--vary {name}={word}: {str(refused).partition(' - at')[0]}")
+    reason = in_words(str(refused).partition(" - at")[0])
+    raise UserError(f"--vary {name}={word}: {reason}")
 
 
 def seeds_of(words: Sequence[str]) -> tuple[int, ...]:

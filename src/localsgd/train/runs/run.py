@@ -26,6 +26,7 @@ from localsgd.train.config.blame import naming_parts
 from localsgd.train.config.complete import complete_run
 from localsgd.train.config.parts import PYTHON, changed_plugins
 from localsgd.train.config.run import Run as Settings
+from localsgd.train.config.run import in_words
 from localsgd.train.data import tasks
 from localsgd.train.data.models import Build, Rule
 from localsgd.train.data.task import Task
@@ -259,7 +260,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
         return msgspec.convert(plain, Settings)
     except (msgspec.ValidationError, OverflowError) as error:
         reason, _, place = str(error).partition(" - at `$.")
-        raise UserError(f"{place.rstrip('`')}: {reason}") from None
+        raise UserError(f"{place.rstrip('`')}: {in_words(reason)}") from None
 
 
 def _name_of_model(model: AnyModel | None) -> str | None:
