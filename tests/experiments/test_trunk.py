@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from experiments import store
 from experiments.engine import Place
 from experiments.training import TrainJob, data
+from localsgd.errors import UserError
 from localsgd.train.config.complete import complete_run
 from localsgd.train.config.plan import Plan
 from localsgd.train.config.run import Run
@@ -121,3 +124,32 @@ def test_nothing_of_another_version_is_gone_on_from(
         trunks.append({path.name for path in tmp_path.rglob("*.pt")})
     assert [len(found) for found in folders] == [1, 2]
     assert [len(found) for found in trunks] == [1, 2]
+
+
+def shorter(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def of_other_parts(path: Path) -> None:
+    kept = torch.load(path, weights_only=True)
+    del kept["ledger"]
+    torch.save(kept, path)
+
+
+def of_fewer_weights(path: Path) -> None:
+    kept = torch.load(path, weights_only=True)
+    kept["workers"][1]["params"] = torch.zeros(1)
+    torch.save(kept, path)
+
+
+@pytest.mark.parametrize("damage", [shorter, of_other_parts, of_fewer_weights])
+def test_a_damaged_trunk_is_named(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    settings = SWITCHED["post-local"]
+    done(job(**settings), tmp_path)
+    [path] = tmp_path.rglob("*.pt")
+    damage(path)
+    with pytest.raises(UserError, match=f"{path.name} is damaged.*remove it") as refused:
+        done(job(**{**settings, "local_steps": (2,)}), tmp_path)
+    assert len(str(refused.value).splitlines()) == 1
+    path.unlink()
+    done(job(**{**settings, "local_steps": (2,)}), tmp_path)

@@ -1,9 +1,12 @@
-"""Reads files from elsewhere; those that are endless or no regular files are refused."""
+"""Reads files from elsewhere; those that are endless, no regular files or damaged are refused."""
 
 from __future__ import annotations
 
 import os
+import pickle
 import stat
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from localsgd.errors import UserError
@@ -42,3 +45,37 @@ def read_text(path: Path, most: int = MOST) -> str:
         return content.decode()
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is no text: {error.reason} at byte {error.start}") from None
+
+
+_DAMAGE = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    pickle.UnpicklingError,
+)
+
+
+@contextmanager
+def as_saved(path: Path, advice: str) -> Generator[None]:
+    """Refuses saved state that is cut off, or whose parts are not of the kinds that were saved.
+
+    Args:
+        path: of the state.
+        advice: for its user, at the end of the message.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except _DAMAGE as error:
+        said = isinstance(error, ValueError | RuntimeError | pickle.UnpicklingError)
+        kind = "" if said else f"{type(error).__name__}: "
+        reason = next(iter(str(error).splitlines()), "")
+        raise UserError(
+            f"{path} is damaged, or of another version: {kind}{reason}; {advice}"
+        ) from error

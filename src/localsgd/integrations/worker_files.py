@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from localsgd.basics.files import as_saved, check_regular
 from localsgd.basics.units import plural
 from localsgd.errors import UserError
 from localsgd.optimizer import LocalSGD
@@ -65,7 +66,8 @@ def read(folder: str | Path) -> State:
     """What `write` wrote of this worker: model, optimizer, scaler and gradients.
 
     Raises:
-        UserError: on all ranks, if a worker's file is missing, or there were more workers.
+        UserError: on all ranks, if a worker's file is missing, or there were more workers; on this
+            one, if its own file is damaged.
     """
     workers = _workers()
     missing = [worker for worker in range(workers) if not file_of(folder, worker).exists()]
@@ -75,7 +77,14 @@ def read(folder: str | Path) -> State:
             "it: it was saved without LocalSGD, by fewer workers, without the optimizer, or was "
             "cut off; begin anew from its averaged model, or take another checkpoint"
         )
-    state = torch.load(file_of(folder, _worker()), weights_only=True)
+    path = file_of(folder, _worker())
+    check_regular(path)
+    with as_saved(path, "begin anew from the averaged model, or take another checkpoint"):
+        state = torch.load(path, weights_only=True)
+        kinds = {"workers": int, "model": dict, "optimizer": dict, "gradients": dict}
+        for name, kind in kinds.items():
+            if not isinstance(state[name], kind):
+                raise TypeError(f"{name} is a {type(state[name]).__name__}")
     if state["workers"] != workers:
         raise UserError(
             f"{folder} was saved by {plural(state['workers'], 'worker')}, and there are {workers}; "

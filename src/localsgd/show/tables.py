@@ -256,7 +256,7 @@ def _state(record: Record) -> Iterator[tuple[str, str]]:
         else "not ended: nothing evaluated yet",
     )
     if saved:
-        step = checkpoints.read_common(saved[-1])["step"]
+        step = checkpoints.step_of(saved[-1])
         command = going_on(record.run, record.folder.path)
         yield "checkpoint", f"of step {count(step)}; go on with: {command}"
     else:

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import itertools
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -339,6 +340,86 @@ def cut(path: Path) -> None:
 
 def edited(path: Path, **values: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+DELETED = object()
+WRONG: tuple[Any, ...] = (None, "x", -1, [], {}, [None], torch.zeros(1), DELETED)
+"""Values of the wrong kind, and none."""
+
+
+def resealed(checkpoint: Path, common: dict[str, Any], worker: dict[str, Any]) -> None:
+    """Writes what all share, and the first worker's file, with checksums that fit."""
+    torch.save(worker, checkpoint / "worker-00000.pt")
+    digest = checkpoints._sha256(checkpoint / "worker-00000.pt")
+    files = {**common["sha256"], "worker-00000.pt": digest}
+    whole = checkpoints._sealed({**common, "sha256": files})
+    (checkpoint / "common.json").write_text(json.dumps(whole))
+
+
+def with_each_value_wrong(content: dict[str, Any]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    for name, wrong in itertools.product(content, WRONG):
+        rest = {key: value for key, value in content.items() if key != name}
+        yield name, wrong, rest if wrong is DELETED else {**rest, name: wrong}
+
+
+def refusal(call: Callable[[], object]) -> str | None:
+    try:
+        call()
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def test_whatever_a_checkpoint_holds_is_taken_or_refused_in_one_line(checkpoint: Path) -> None:
+    """With checksums that fit: someone made it so."""
+    common = checkpoints._unsealed(checkpoint)
+    worker = torch.load(checkpoint / "worker-00000.pt", weights_only=True)
+    into = assembled("both")
+    whole = into.workers.models[0].state_dict()
+    refused = set()
+
+    def tried(name: str, call: Callable[[], object]) -> None:
+        reason = refusal(call)
+        assert reason is None or len(reason.splitlines()) == 1
+        if reason is not None:
+            refused.add(name)
+
+    def both(name: str) -> None:
+        tried(name, lambda: checkpoints.load(into, checkpoint))
+        tried(f"{name} of one", lambda: checkpoints.worker_weights(checkpoint, 0, whole))
+
+    for name, wrong, changed in with_each_value_wrong(common):
+        if name != "sha256" and not isinstance(wrong, torch.Tensor):
+            resealed(checkpoint, changed, worker)
+            both(name)
+    for name, wrong, changed in with_each_value_wrong(worker["worker"]):
+        if wrong is not DELETED or name != "accumulated":
+            resealed(checkpoint, common, {**worker, "worker": changed})
+            both(name)
+    for name, _, changed in with_each_value_wrong(worker):
+        resealed(checkpoint, common, changed)
+        both(name)
+    assert refused > {"run", "position", "levels", "params", "buffers", "inner", "layouts of one"}
+    resealed(checkpoint, common, worker)
+    checkpoints.load(into, checkpoint)
+
+
+@pytest.mark.parametrize("value", [torch.zeros(()), torch.zeros(1), torch.zeros(3, 3)])
+def test_rows_of_another_size_are_not_stretched(checkpoint: Path, value: torch.Tensor) -> None:
+    common = checkpoints._unsealed(checkpoint)
+    worker = torch.load(checkpoint / "worker-00000.pt", weights_only=True)
+    worker["worker"]["params"] = value
+    resealed(checkpoint, common, worker)
+    with pytest.raises(UserError, match=f"{value.numel()} numbers stand for"):
+        checkpoints.load(assembled("both"), checkpoint)
+
+
+def test_only_steps_are_checkpoints(tmp_path: Path) -> None:
+    for name in ("step-00000012", "step-00000003.partial", "step-x", "step-", "step--1"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "step-00000099").write_text("a file")
+    found = checkpoints.checkpoints(tmp_path)
+    assert [checkpoints.step_of(path) for path in found] == [12]
 
 
 def test_every_flipped_byte_of_what_all_share_is_found(checkpoint: Path) -> None:

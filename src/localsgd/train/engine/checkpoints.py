@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import pickle
+import re
 import shutil
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,9 +30,10 @@ from localsgd.averaging.delay import Fragmented
 from localsgd.averaging.gossip import Gossip
 from localsgd.averaging.level import Level
 from localsgd.basics import strict_json
-from localsgd.basics.files import check_regular, read_text
+from localsgd.basics.files import as_saved, check_regular, read_text
 from localsgd.errors import UserError
 from localsgd.rows.layout import Slot
+from localsgd.schedule.rounds import Position
 from localsgd.train.config.run import Run
 from localsgd.train.engine.assembly import Assembly
 from localsgd.train.engine.hosted import Workers
@@ -40,12 +42,20 @@ from localsgd.train.engine.run_folder import to_disk, write_whole
 KEPT = 2
 """Number of checkpoints that are kept: the newest, and the one before it."""
 
-_ADVICE = "remove this checkpoint to go on from the one before it, or from the start"
+_NAME = re.compile(r"step-[0-9]{8,18}")
+ADVICE = "remove this checkpoint to go on from the one before it, or from the start"
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """The complete checkpoints in `folder`, oldest first."""
-    return sorted(path for path in folder.glob("step-*") if path.is_dir() and path.suffix == "")
+    return sorted(
+        path for path in folder.glob("step-*") if path.is_dir() and _NAME.fullmatch(path.name)
+    )
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step that a checkpoint is of, by its name."""
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def save(
@@ -82,32 +92,33 @@ def save(
 
 
 def load(assembly: Assembly, checkpoint: Path) -> dict[str, Any]:
-    """Loads a checkpoint into a newly assembled run of the same configuration; returns `extra`."""
+    """Loads a checkpoint into a newly assembled run of the same configuration; returns `extra`.
+
+    Raises:
+        UserError: it is of another run or damaged.
+    """
     common = _unsealed(checkpoint)
-    if common["run"] != _fingerprint(assembly.run):
+    if common.get("run") != _fingerprint(assembly.run):
         raise UserError(
             f"checkpoint {checkpoint} belongs to another run, or this run's run.json was changed; "
             "put back what it was saved with"
         )
-    for row, worker in enumerate(assembly.workers.ids):
-        state = _read(checkpoint, worker, common)
-        try:
-            assembly.workers.load(row, state["worker"])
-            assembly.observations.load(row, state["worker"]["told"])
-        except (KeyError, ValueError, RuntimeError) as error:
-            raise UserError(f"{checkpoint / _file(worker)} is of another model: {error}") from None
-    _load_levels(assembly, lambda worker: _read(checkpoint, worker, common)["levels"])
-    assembly.workers.step = common["step"]
-    for name, value in common["position"].items():
-        setattr(assembly.position, name, value)
-    for level, count in zip(assembly.levels, common["syncs"], strict=True):
-        level.syncs = count
-    assembly.ledger.load(common["ledger"])
-    assembly.inner_states.syncs = common["model_syncs"]
-    assembly.inner_states.load(common.get("inner_state_keys", ()))
-    assembly.signals.load(common["signals"])
-    assembly.observations.seconds = common["seconds"]
-    return common["extra"]
+    with as_saved(checkpoint, ADVICE):
+        for row, worker in enumerate(assembly.workers.ids):
+            state = _read(checkpoint, worker, common)["worker"]
+            assembly.workers.load(row, state)
+            assembly.observations.load(row, state["told"])
+        _load_levels(assembly, lambda worker: _read(checkpoint, worker, common)["levels"])
+        assembly.workers.step = common["step"]
+        vars(assembly.position).update(vars(Position(**common["position"])))
+        for level, count in zip(assembly.levels, common["syncs"], strict=True):
+            level.syncs = count
+        assembly.ledger.load(common["ledger"])
+        assembly.inner_states.syncs = common["model_syncs"]
+        assembly.inner_states.load(common.get("inner_state_keys", ()))
+        assembly.signals.load(common["signals"])
+        assembly.observations.seconds = common["seconds"]
+        return common["extra"]
 
 
 def worker_weights(checkpoint: Path, worker: int, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -124,15 +135,26 @@ def worker_weights(checkpoint: Path, worker: int, whole: Mapping[str, Tensor]) -
     common = _unsealed(checkpoint)
     if "layouts" not in common:
         raise UserError(f"{checkpoint} is of an older version and has no names of tensors")
-    state = _read(checkpoint, worker, common)["worker"]
-    rows = [state["params"], *state["buffers"]]
-    found = {
-        name: Slot(name, tuple(shape), tuple(stride), offset).view(row).clone()
-        for slots, row in zip(common["layouts"], rows, strict=True)
-        for name, shape, stride, offset in slots
-    }
-    found |= {name: found[first] for name, first in common["tied"].items() if first in found}
+    with as_saved(checkpoint, ADVICE):
+        state = _read(checkpoint, worker, common)["worker"]
+        rows = [state["params"], *state["buffers"]]
+        found = {
+            name: _shaped_like(
+                whole[name], Slot(name, tuple(shape), tuple(stride), offset).view(row)
+            )
+            for slots, row in zip(common["layouts"], rows, strict=True)
+            for name, shape, stride, offset in slots
+            if name in whole  # some buffers are of no state dict
+        }
+        found |= {name: found[first] for name, first in common["tied"].items() if first in found}
     return {name: found.get(name, value) for name, value in whole.items()}
+
+
+def _shaped_like(like: Tensor, value: Tensor) -> Tensor:
+    """A copy of `value`, which must have the shape of `like`."""
+    if value.shape != like.shape:
+        raise ValueError(f"a tensor of {tuple(value.shape)} stands for one of {tuple(like.shape)}")
+    return value.clone()
 
 
 def _layouts(workers: Workers) -> dict[str, Any]:
@@ -159,7 +181,7 @@ def read_common(checkpoint: Path) -> dict[str, Any]:
         if not isinstance(common, dict):
             raise ValueError("it holds no object")
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"checkpoint file {path} is damaged: {error}; {_ADVICE}") from None
+        raise UserError(f"checkpoint file {path} is damaged: {error}; {ADVICE}") from None
     return common
 
 
@@ -262,7 +284,7 @@ def _unsealed(checkpoint: Path) -> dict[str, Any]:
     if sealed != _sealed(common):
         raise UserError(
             f"checkpoint file {checkpoint / 'common.json'} is damaged: its checksum is another "
-            f"one; {_ADVICE}"
+            f"one; {ADVICE}"
         )
     return common
 
@@ -317,13 +339,13 @@ def _read(checkpoint: Path, worker: int, common: dict[str, Any]) -> dict[str, An
     try:
         if _sha256(path) != common["sha256"][path.name]:
             raise UserError(
-                f"checkpoint file {path} is damaged: its checksum is another one; {_ADVICE}"
+                f"checkpoint file {path} is damaged: its checksum is another one; {ADVICE}"
             )
         return torch.load(path, weights_only=True, map_location="cpu")
     except (OSError, KeyError) as error:
-        raise UserError(f"checkpoint {checkpoint} lacks {path.name}: {error}; {_ADVICE}") from None
+        raise UserError(f"checkpoint {checkpoint} lacks {path.name}: {error}; {ADVICE}") from None
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise UserError(f"checkpoint file {path} is damaged: {error}; {_ADVICE}") from None
+        raise UserError(f"checkpoint file {path} is damaged: {error}; {ADVICE}") from None
 
 
 def _sha256(path: Path) -> str:

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import nn
 
 from localsgd.averaging.placement import placement_of
+from localsgd.basics.files import as_saved
 from localsgd.train.config.parts import going_on
 from localsgd.train.config.plan import Plan
 from localsgd.train.config.run import Run
@@ -86,7 +87,9 @@ class Execution:
         step = 0
         if found:
             kept = checkpoints.load(self.assembly, found[-1])
-            self.seconds, self.paused = kept["seconds"], dict(kept.get("paused", {}))
+            with as_saved(found[-1], checkpoints.ADVICE):
+                self.seconds = float(kept["seconds"])
+                self.paused = {name: float(spent) for name, spent in kept["paused"].items()}
             step = self.assembly.workers.step
         if self.leads:
             self.folder.forget_after(step)

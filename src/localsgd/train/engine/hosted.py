@@ -234,9 +234,9 @@ class Workers:
         }
 
     def load(self, row: int, state: dict[str, Any]) -> None:
-        self.params[row] = state["params"]
+        _fill(self.params[row], state["params"])
         for (_, rows), saved in zip(self.buffers, state["buffers"], strict=True):
-            rows[row] = saved
+            _fill(rows[row], saved)
         self.optimizers[row].load_state_dict(state["inner"])
         if self._together is not None:
             self._together.link()
@@ -247,6 +247,13 @@ class Workers:
 
     def _accumulated(self, row: int) -> tuple[Tensor, int, float]:
         return self.grads[row], self.accumulated, self.accumulated_rate
+
+
+def _fill(row: Tensor, saved: Tensor) -> None:
+    """Copies what was saved of a row; nothing is stretched to its shape."""
+    if saved.shape != row.shape:
+        raise ValueError(f"{saved.numel()} numbers stand for {row.numel()}")
+    row.copy_(saved)
 
 
 def _adopt_buffers(models: Sequence[nn.Module]) -> list[tuple[Layout, Tensor]]:

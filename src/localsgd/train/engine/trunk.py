@@ -26,6 +26,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from localsgd.basics.files import as_saved
 from localsgd.train.config.plan import Plan
 from localsgd.train.config.run import Run, to_json
 from localsgd.train.data import tasks
@@ -153,7 +154,7 @@ def start(
     folder = scratch / "trunks"
     task = assembly.task
     maker = _Maker(run, task, folder, version, observer, by_worker, what, prepare, waiting)
-    _thaw(execution, torch.load(maker.trained(steps), weights_only=True))
+    _thaw(execution, maker.trained(steps))
 
 
 def plain(run: Run, by_worker: bool = False) -> Run:
@@ -203,7 +204,7 @@ class _Maker:
             self.run, self.task, folder, until, self.by_worker, watching, self.prepare
         )
         if earlier is not None and execution.assembly.workers.step == 0:
-            _thaw(execution, torch.load(earlier, weights_only=True))
+            _thaw(execution, earlier)
         try:
             execution.train()
         except Reached:
@@ -294,7 +295,17 @@ def _frozen(execution: Execution) -> dict[str, Any]:
     }
 
 
-def _thaw(execution: Execution, kept: dict[str, Any]) -> None:
+def _thaw(execution: Execution, path: Path) -> None:
+    """Goes on from a trunk's file.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    with as_saved(path, "remove it, and what it holds is trained again"):
+        _take(execution, torch.load(path, weights_only=True))
+
+
+def _take(execution: Execution, kept: dict[str, Any]) -> None:
     assembly, workers = execution.assembly, execution.assembly.workers
     for row, state in enumerate(kept["workers"]):
         workers.load(row, copy.deepcopy(state))

@@ -137,7 +137,7 @@ class _FromCheckpoint(Mapping[int, Weights]):
         if worker not in self._workers:
             raise _no_worker(worker, self)
         found = checkpoints.checkpoints(self.folder.checkpoints)
-        if not found or found[-1].name != f"step-{self.step:08d}":
+        if not found or checkpoints.step_of(found[-1]) != self.step:
             raise UserError(
                 f"{self.folder.path} has no checkpoint of the run's end, which has the workers' "
                 "own weights; keep its checkpoints/, or local_weights of the train() that ends it"

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from localsgd import LocalSGD
+from localsgd.errors import UserError
+from localsgd.integrations import worker_files
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """What one worker has saved."""
+    model = torch.nn.Linear(3, 2)
+    optimizer = LocalSGD(torch.optim.SGD(model.parameters(), lr=0.1), model, local_steps=2)
+    worker_files.write(tmp_path, model, optimizer)
+    return tmp_path
+
+
+def test_a_worker_reads_what_it_wrote(folder: Path) -> None:
+    state = worker_files.read(folder)
+    assert state["workers"] == 1
+    assert state["gradients"] == {}
+    assert state["model"]["weight"].shape == (2, 3)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def a_list(path: Path) -> None:
+    torch.save([1], path)
+
+
+def unpickling(path: Path) -> None:
+    torch.save({"workers": Path("/")}, path)
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def without(name: str) -> Callable[[Path], None]:
+    return lambda path: changed(path, **{name: None})
+
+
+def changed(path: Path, **values: Any) -> None:
+    torch.save({**torch.load(path, weights_only=True), **values}, path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [cut, emptied, a_list, unpickling, pipe, *map(without, ("workers", "model", "optimizer"))],
+)
+@pytest.mark.timeout(30)
+def test_a_damaged_file_is_named_in_one_line(folder: Path, damage: Callable[[Path], None]) -> None:
+    path = worker_files.file_of(folder, 0)
+    damage(path)
+    with pytest.raises(UserError, match=r"worker-0\.pt is ") as refused:
+        worker_files.read(folder)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_a_save_of_more_workers_is_refused(folder: Path) -> None:
+    changed(worker_files.file_of(folder, 0), workers=2)
+    with pytest.raises(UserError, match="saved by 2 workers, and there are 1"):
+        worker_files.read(folder)
