@@ -69,6 +69,7 @@ def test_a_damaged_file_is_named_in_one_line(folder: Path, damage: Callable[[Pat
     with pytest.raises(UserError, match=r"worker-0\.pt is ") as refused:
         worker_files.read(folder)
     assert len(str(refused.value).splitlines()) == 1
+    assert "trust" not in str(refused.value)
 
 
 def test_a_save_of_more_workers_is_refused(folder: Path) -> None:

@@ -73,9 +73,17 @@ def as_saved(path: Path, advice: str) -> Generator[None]:
     except UserError:
         raise
     except _DAMAGE as error:
-        said = isinstance(error, ValueError | RuntimeError | pickle.UnpicklingError)
-        kind = "" if said else f"{type(error).__name__}: "
-        reason = next(iter(str(error).splitlines()), "")
         raise UserError(
-            f"{path} is damaged, or of another version: {kind}{reason}; {advice}"
+            f"{path} is damaged, or of another version: {_reason(error)}; {advice}"
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    """Why saved state is refused, in one line."""
+    if isinstance(error, pickle.UnpicklingError):  # PyTorch's own words advise to trust the file
+        return "it holds what is no tensor, number or text"
+    if isinstance(error, EOFError):
+        return "it ends too early"
+    said = next(iter(str(error).splitlines()), "")
+    plain = isinstance(error, OSError | RuntimeError) or type(error) is ValueError
+    return said if plain and said else f"{type(error).__name__}: {said}"

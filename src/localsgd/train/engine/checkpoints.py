@@ -13,7 +13,6 @@ import errno
 import hashlib
 import json
 import os
-import pickle
 import re
 import shutil
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -337,15 +336,13 @@ def _read(checkpoint: Path, worker: int, common: dict[str, Any]) -> dict[str, An
     path = checkpoint / _file(worker)
     check_regular(path)
     try:
-        if _sha256(path) != common["sha256"][path.name]:
-            raise UserError(
-                f"checkpoint file {path} is damaged: its checksum is another one; {ADVICE}"
-            )
-        return torch.load(path, weights_only=True, map_location="cpu")
-    except (OSError, KeyError) as error:
+        whole = _sha256(path) == common["sha256"][path.name]
+    except (OSError, LookupError, TypeError) as error:
         raise UserError(f"checkpoint {checkpoint} lacks {path.name}: {error}; {ADVICE}") from None
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise UserError(f"checkpoint file {path} is damaged: {error}; {ADVICE}") from None
+    if not whole:
+        raise UserError(f"checkpoint file {path} is damaged: its checksum is another one; {ADVICE}")
+    with as_saved(path, ADVICE):
+        return torch.load(path, weights_only=True, map_location="cpu")
 
 
 def _sha256(path: Path) -> str:
