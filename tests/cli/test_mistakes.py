@@ -65,9 +65,9 @@ def test_settings(command: Command, tmp_path: Path, arguments: list[str], says: 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('{"task": "digits", "epochz": 3}', "unknown field `epochz`"),
-        ('{"local_steps": [2, -1]}', "Expected `int` >= 1 - at `$.local_steps[1]`"),
-        ('{"task": "digits"', "truncated"),
+        ('{"task": "digits", "epochz": 3}', "unknown name 'epochz'; nearest: epochs"),
+        ('{"local_steps": [2, -1]}', "local_steps[1]: give a whole number >= 1"),
+        ('{"task": "digits"', "it ends too early"),
     ],
 )
 def test_configurations(command: Command, tmp_path: Path, text: str, says: str) -> None:
@@ -152,7 +152,7 @@ def test_damaged_and_foreign_checkpoints(command: Command, whole: Path, tmp_path
     (run / "run.json").write_text(json.dumps({**settings, "seed": 1}))
     refused(command, f"checkpoint {last} belongs to another run", "resume", run)
     (run / "run.json").write_text(json.dumps({**settings, "sead": 1}))
-    refused(command, "run.json: Object contains unknown field `sead`", "resume", run)
+    refused(command, "run.json: unknown name 'sead'; nearest: seed", "resume", run)
 
 
 def test_a_start_from_the_weights_of_another_model(command: Command, whole: Path) -> None:

@@ -6,13 +6,13 @@ Where a run writes, how many processes host its workers and where the data lies 
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
 from localsgd.averaging.topology import Topology
+from localsgd.basics.refused import explained
 from localsgd.errors import UserError
 from localsgd.train.config.methods import method
 
@@ -232,40 +232,13 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return topology
 
 
-WANTED = {
-    "int": "a whole number",
-    "float": "a number",
-    "str": "text",
-    "bool": "true or false",
-    "array": "a list",
-}
-FOUND = {**WANTED, "float": "a number with decimals", "object": "a mapping", "null": "None"}
-"""msgspec's names of types, in words: for what is wanted, and for what was given."""
-
-
-def in_words(reason: str) -> str:
-    """msgspec's reason to refuse a value, in plain words if it is about a type or a bound.
-
-    >>> in_words("Expected `int | null`, got `str`"), in_words("Expected `int` >= 1")
-    ('give a whole number, not text', 'give a whole number >= 1')
-    """
-    match = re.fullmatch(r"Expected `([^`]+)`( [<>].*)?(?:, got `([^`]+)`)?", reason)
-    if match is None:
-        return reason
-    wanted = [WANTED.get(kind, "") for kind in match[1].split(" | ") if kind != "null"]
-    if not all(wanted):
-        return reason
-    given = f", not {FOUND.get(match[3], match[3])}" if match[3] else ""
-    return f"give {' or '.join(wanted)}{match[2] or ''}{given}"
-
-
 def checked(run: Run) -> Run:
     """Refuses values outside their range, and names the option."""
     try:
         return msgspec.convert(msgspec.to_builtins(run), Run)
     except (msgspec.ValidationError, OverflowError) as error:
-        reason, _, place = str(error).partition(" - at `$.")
-        raise UserError(f"--{place.rstrip('`').replace('_', '-')}: {in_words(reason)}") from None
+        place, reason = explained(error, Run)
+        raise UserError(f"--{place.replace('_', '-')}: {reason}") from None
 
 
 def to_json(run: Run) -> bytes:
@@ -288,4 +261,4 @@ def from_json(path: Path) -> Run:
             f"{path}: {os.strerror(error.errno or 0)}; give a file with a run as JSON"
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"{path}: {error}") from None
+        raise UserError(f"{path}: {': '.join(filter(None, explained(error, Run)))}") from None

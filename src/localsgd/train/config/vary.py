@@ -15,9 +15,10 @@ from typing import Any, get_args, get_type_hints
 
 import msgspec
 
+from localsgd.basics.refused import explained
 from localsgd.errors import UserError, unknown_name
 from localsgd.train.config.parts import OUTSIDE, compression_names, outer_names
-from localsgd.train.config.run import Run, checked, in_words
+from localsgd.train.config.run import Run, checked
 
 NAMES = tuple(name for name in Run.__struct_fields__ if name != "seed")
 PARTS = {"compression": compression_names, "outer": outer_names}
@@ -137,8 +138,7 @@ def value_of(name: str, word: str) -> Any:
     except msgspec.ValidationError as error:
         if "got `array`" not in str(error):
             refused = error
-    reason = in_words(str(refused).partition(" - at")[0])
-    raise UserError(f"--vary {name}={word}: {reason}")
+    raise UserError(f"--vary {name}={word}: {explained(refused, _TYPES[name])[1]}")
 
 
 def seeds_of(words: Sequence[str]) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from localsgd.basics.files import read_text
+from localsgd.basics.refused import explained
 from localsgd.basics.strict_json import number
 from localsgd.errors import UserError
 from localsgd.train.data.metric import METRICS
@@ -99,7 +100,8 @@ def _check(found: dict[str, Any], kind: type, where: str, keys: list[str]) -> No
         msgspec.convert(found, kind)
         msgspec.convert([found[name] for name in keys], list[float | None])
     except msgspec.ValidationError as error:
-        raise UserError(f"{where} is damaged: {error}") from None
+        place, reason = explained(error, kind)
+        raise UserError(f"{where} is damaged: {f'{place}: ' * bool(place)}{reason}") from None
     if not any(metric.key in found for metric in METRICS):
         raise UserError(f"{where} is damaged: it has no {METRICS[0].key}")
 

@@ -21,12 +21,12 @@ import torch.distributed as dist
 from rich.console import Console
 from torch import nn
 
+from localsgd.basics.refused import explained
 from localsgd.errors import UserError, short, unknown_name
 from localsgd.train.config.blame import naming_parts
 from localsgd.train.config.complete import complete_run
 from localsgd.train.config.parts import PYTHON, changed_plugins
 from localsgd.train.config.run import Run as Settings
-from localsgd.train.config.run import in_words
 from localsgd.train.data import tasks
 from localsgd.train.data.models import Build, Rule
 from localsgd.train.data.task import Task
@@ -259,8 +259,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
     try:
         return msgspec.convert(plain, Settings)
     except (msgspec.ValidationError, OverflowError) as error:
-        reason, _, place = str(error).partition(" - at `$.")
-        raise UserError(f"{place.rstrip('`')}: {in_words(reason)}") from None
+        raise UserError(": ".join(explained(error, Settings))) from None
 
 
 def _name_of_model(model: AnyModel | None) -> str | None:
