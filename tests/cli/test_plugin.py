@@ -64,9 +64,13 @@ def test_two_processes_train_it_as_one_does_by_use(
 ) -> None:
     shutil.copytree(EXAMPLE / "localsgd_sums", tmp_path / "site" / "localsgd_sums")
     out = tmp_path / "run"
-    only_named = {"PYTHONPATH": str(tmp_path / "site")}
-    ended = command("run", "--use", "localsgd_sums", *RUN, "--out", out, **only_named)
+    only_named = {"PYTHONPATH": str(tmp_path / "site"), "COLUMNS": "200"}
+    loud = (word for word in RUN if word != "--quiet")
+    ended = command("run", "--use", "localsgd_sums", *loud, "--out", out, **only_named)
     assert ended.status == 0, ended.err
+    preview = ended.out[: ended.out.index("epoch 1.0")]
+    for part in ("two-bit (fraction 0.05)", "part-way (share 0.9)", "(period 5)"):
+        assert part in preview
     assert same(*(load_file(path / "model.safetensors") for path in (trained, out)))
     summary, other = (json.loads((path / "summary.json").read_text()) for path in (trained, out))
     assert summary["syncs"] == other["syncs"] == [5 + 3 + 3 + 1]
