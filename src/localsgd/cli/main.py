@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import itertools
 import os
@@ -18,7 +19,6 @@ import tyro
 
 from localsgd.basics import starting
 from localsgd.cli.fault_tolerant import FLAG, FaultTolerantCommand, split
-from localsgd.cli.fault_tolerant import run as fault_tolerant
 from localsgd.cli.offered import offering, plain, used
 from localsgd.cli.options import (
     Command,
@@ -48,6 +48,21 @@ from localsgd.train.launch import (
 from localsgd.train.launch.output import lasting
 
 INTERRUPTED_EXIT = 130
+CALLED: dict[type, tuple[str, str]] = {
+    RunCommand: ("training", "run"),
+    ResumeCommand: ("training", "resume"),
+    CompareCommand: ("comparing", "compare"),
+    SweepCommand: ("sweeping", "sweep"),
+    ShowCommand: ("showing", "show"),
+    TasksCommand: ("showing", "list_all"),
+    ExportCommand: ("exporting", "export"),
+    LandscapeCommand: ("measuring", "landscape"),
+    PlanCommand: ("planning", "plan"),
+    ReproduceCommand: ("reproducing", "reproduce"),
+    ReportCommand: ("reporting", "report"),
+    FaultTolerantCommand: ("fault_tolerant", "run"),
+}
+"""The module and the function of each command, imported when it is called: figures are slow."""
 TRAINING = (RunCommand, ResumeCommand, CompareCommand, SweepCommand)
 """Commands that say themselves how to go on, once something is written."""
 
@@ -216,47 +231,5 @@ def _value_of(option: str, arguments: Sequence[str]) -> str | None:
 
 
 def _call(command: Command | FaultTolerantCommand) -> int:
-    if isinstance(command, FaultTolerantCommand):
-        return fault_tolerant(command)
-    # Commands are imported when they are called: torch.distributed's launcher and figures are slow.
-    if isinstance(command, RunCommand | ResumeCommand):
-        from localsgd.cli import training
-
-        return (
-            training.run(command) if isinstance(command, RunCommand) else training.resume(command)
-        )
-    if isinstance(command, CompareCommand):
-        from localsgd.cli import comparing
-
-        return comparing.compare(command)
-    if isinstance(command, LandscapeCommand):
-        from localsgd.cli import measuring
-
-        return measuring.landscape(command)
-    if isinstance(command, PlanCommand):
-        from localsgd.cli import planning
-
-        return planning.plan(command)
-    if isinstance(command, ReproduceCommand):
-        from localsgd.cli import reproducing
-
-        return reproducing.reproduce(command)
-    if isinstance(command, ReportCommand):
-        from localsgd.cli import reporting
-
-        return reporting.report(command)
-    if isinstance(command, SweepCommand):
-        from localsgd.cli import sweeping
-
-        return sweeping.sweep(command)
-    if isinstance(command, ExportCommand):
-        from localsgd.cli import exporting
-
-        return exporting.export(command)
-    from localsgd.cli import showing
-
-    if isinstance(command, ShowCommand):
-        return showing.show(command)
-    if isinstance(command, TasksCommand):
-        return showing.list_all(command)
-    raise AssertionError(command)
+    module, name = CALLED[type(command)]
+    return getattr(importlib.import_module(f"localsgd.cli.{module}"), name)(command)
