@@ -64,6 +64,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
     @property
+    def both(self) -> str:
+        """The short name, with the other one if there is one: `arms (headline)`."""
+        return self.name if self.alias is None else f"{self.name} ({self.alias})"
+
+    @property
     def operations(self) -> float:
         """Floating-point operations of all runs of the full size; 0 if nothing is trained."""
         return sum(map(_operations, self.training))

@@ -131,7 +131,7 @@ def _designed(wanted: Sequence[Study], scale: Scale, *, named: bool) -> list[Stu
     for study in wanted:
         if named and scale.name not in study.scales:
             raise UserError(
-                f"{entry(study.label).name} has no design at scale {scale.name}; choose "
+                f"{entry(study.label).both} has no design at scale {scale.name}; choose "
                 f"--scale {' or '.join(study.scales)}"
             )
     return found

@@ -43,7 +43,7 @@ def outlook(study: Study, jobs: Sequence[Job], store: Store, processes: int) -> 
     seconds = costs.seconds(jobs, store, costs.calibrated(jobs, store))
     known = "" if seconds is None else f", about {duration(seconds / processes)} in all"
     return (
-        f"{entry(study.label).name} at scale {store.scale.name}: {plural(len(jobs), 'run')}"
+        f"{entry(study.label).both} at scale {store.scale.name}: {plural(len(jobs), 'run')}"
         f"{known} on {plural(processes, 'core')}, what is done already included; it can be cut "
         "off and goes on"
     )
@@ -52,7 +52,7 @@ def outlook(study: Study, jobs: Sequence[Job], store: Store, processes: int) -> 
 def show(study: Study, page: Page, records: Records, pictures: Path, console: Console) -> None:
     """Prints its tables, claims and notes, and writes its pictures."""
     found = entry(study.label)
-    console.rule(f"{found.name}: {found.shows}", align="left")
+    console.rule(f"{found.both}: {found.shows}", align="left")
     for table in page.tables:
         console.print(_shown(table))
     for claim in page.claims:
