@@ -137,7 +137,7 @@ def test_every_scale_has_a_report_and_a_forecast(
     monkeypatch.setattr(reproduction.showing, "_written", lambda picture, path: path)
     assert reproduce(request, console) == 1
     said = console.export_text()
-    assert {one.label for one in entries().values() if f"{one.name}: {one.shows}" in said} == (
+    assert {one.label for one in entries().values() if f"{one.both}: {one.shows}" in said} == (
         designed
     )
     # Only where the jobs at hand are a part of the work is the whole of it foretold.
