@@ -176,11 +176,6 @@ def claim(
     first, second = values(records, better, field), values(records, worse, field)
     differences = [first[seed] - second[seed] for seed in first if seed in second]
     pairs = min(len(better.jobs), len(worse.jobs))
-    jobs = (*better.jobs, *worse.jobs, *beside)
-    reservations = [f"{len(differences)} of {pairs} seeds have a result"]
-    complete = any(records.of(job) is None for job in jobs) or len(differences) == pairs
-    reservations = [] if complete else reservations
-    reservations += untuned(paper_tunes)
     exact = bool(margin) or equal_within is not None
     return conclude(
         records,
@@ -188,14 +183,14 @@ def claim(
         place,
         differences,
         f"{better.name} less {worse.name}",
-        jobs,
+        (*better.jobs, *worse.jobs, *beside),
         family=family,
         bounds=(-equal_within, equal_within) if equal_within else claimed(sign, margin),
         unit=" points" if "accuracy" in field else "",
         show=hundredths if "accuracy" in field else None,
         least=None if exact else LEAST[field],
         seeds=pairs,
-        reservation="; ".join(reservations),
+        reservation="; ".join(untuned(paper_tunes)),
         subject=(frozenset((better.jobs, worse.jobs)), field),
     )
 

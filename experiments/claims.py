@@ -4,7 +4,9 @@
    corrected by Holm, with sign flips beside it.
 2. *Complete*: only once all runs that were planned are done.
 3. *A family* (`experiments/families.py`) is what is corrected together. What is planned and not
-   done yet counts with p = 1, so that more runs never take a verdict back.
+   done yet counts with p = 1, so that doing it never takes a verdict back; so does a claim of which
+   a seed has no result. Claims that could decide nothing whatever comes out are left out of the
+   number: fewer seeds are planned than a verdict takes, or a baseline is not tuned.
 4. *One interval, one verdict*: claims about the same numbers are counted once.
 
 A claim is *reproduced* where the mean lies in what is claimed, *not reproduced* where it lies
@@ -15,6 +17,7 @@ it and decides nothing. `experiments/power.py` simulates how often the rule errs
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -59,6 +62,7 @@ def conclude(
     least: float | None = None,
     seeds: int | None = None,
     reservation: str = "",
+    lacking: str = "",
     kind: Kind = "measured",
     subject: Hashable = None,
 ) -> Claim:
@@ -76,7 +80,8 @@ def conclude(
         unit, show: of a difference, for people.
         least: the smallest difference of interest beyond a bound.
         seeds: how many differences are planned; as many as there are if not given.
-        reservation: why they decide nothing.
+        reservation: why they decide nothing whatever comes out.
+        lacking: what is lacking although all is done, such as a seed without a result.
         kind: see `Claim`.
         subject: what the differences are of; equal ones are one piece of evidence.
     """
@@ -85,20 +90,26 @@ def conclude(
     few = f"{planned} seeds are planned, and a verdict takes {LEAST_SEEDS}"
     few = few if planned < LEAST_SEEDS else ""
     few = "a smoke run decides nothing" if records.scale.name == "smoke" else few
+    reservation = "; ".join(filter(None, (reservation, few)))
     done = sum(records.of(job) is not None for job in jobs)
     if done < len(jobs):
-        said = "; ".join(filter(None, (f"{words}: {done} of {len(jobs)} runs are done", few)))
-        return Claim(sentence, place, OPEN, said, reservation=few, **common)
-    reservation = "; ".join(filter(None, (reservation, few)))
-    if not differences:
-        reservation = reservation or "no seed has a result"
-        said = f"{words}: {reservation}"
+        said = "; ".join(
+            filter(None, (f"{words}: {done} of {len(jobs)} runs are done", reservation))
+        )
         return Claim(sentence, place, OPEN, said, reservation=reservation, **common)
-    test = Test(tuple(map(float, differences)), *bounds)
+    finite = [one for one in differences if math.isfinite(one)]
+    if len(finite) < planned and not lacking:
+        lacking = f"{len(finite)} of {planned} seeds have a result"
+    if not finite:
+        said = f"{words}: {'; '.join(filter(None, (lacking, reservation)))}"
+        return Claim(sentence, place, OPEN, said, reservation=reservation, **common)
+    test = Test(tuple(map(float, finite)), *bounds)
     bound = interest(test, least, unit, show)
     named = "bound" if least is None else "smallest of interest"
     parts = [f"{words}: {evidence(test.interval, unit, show)}", f"{named} {bound}" if bound else ""]
-    said = "; ".join(filter(None, (*parts, reservation)))
+    said = "; ".join(filter(None, (*parts, lacking, reservation)))
+    if lacking:
+        return Claim(sentence, place, OPEN, said, reservation=reservation, **common)
     state = OPEN if reservation else _as(kind, verdict(test))
     return Claim(sentence, place, state, said, reservation=reservation, test=test, **common)
 
@@ -123,21 +134,24 @@ def interest(
 def corrected(found: Sequence[Claim]) -> list[Claim]:
     """Claims in the same order, with Holm's correction within each family."""
     families: dict[str, list[int]] = {}
+    whole = Counter(claim.family for claim in found if claim.kind != "computed")
     for index, claim in enumerate(found):
         if claim.kind != "computed" and not claim.reservation:
             families.setdefault(claim.family, []).append(index)
     done = list(found)
-    for members in families.values():
+    for family, members in families.items():
         tests = [found[index].test for index in members]
         values = holm([1.0 if test is None else test.p for test in tests])
         for index, test, p in zip(members, tests, values, strict=True):
             if test is not None:
-                done[index] = _judged(found[index], test, p, len(members))
+                done[index] = _judged(found[index], test, p, len(members), whole[family])
     return done
 
 
-def _judged(claim: Claim, test: Test, p: float, of: int) -> Claim:
-    among = f", of {of} claims {p:.2g}" if of > 1 else ""
+def _judged(claim: Claim, test: Test, p: float, of: int, whole: int) -> Claim:
+    """The claim with p corrected for `of` claims, all that could be decided of `whole`."""
+    some = f" that can be decided, of {whole}" if of < whole else ""
+    among = f", among {of} claims{some}: {p:.2g}" if of > 1 else ""
     said = f"{claim.evidence}; p = {test.p:.2g}{among}, sign flips {test.flips:.2g}"
     return replace(claim, state=_as(claim.kind, verdict(test, p)), evidence=said)
 

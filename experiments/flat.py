@@ -134,7 +134,6 @@ class Flat:
 
     def judged(self, claim: flat.Claim, place: str) -> Claim:
         """A claim by the one rule; seeds without a result leave it undecided."""
-        lacking = f"{len(self.seeds)} of {len(self.jobs)} seeds have a result"
         first = claim.text[0]
         sentence = (first if first == "λ" else first.upper()) + claim.text[1:] + "."
         return conclude(
@@ -142,14 +141,13 @@ class Flat:
             sentence,
             place,
             [claim.value(seed) for seed in self.seeds],
-            {"ratio": "ratio of means", "points": "points", "loss": "loss"}[claim.unit],
+            {"ratio": "geometric mean of ratios", "points": "points", "loss": "loss"}[claim.unit],
             self.jobs,
             family=claim.family,
             bounds=claim.bounds,
             show=claim.show,
             least=claim.least,
             seeds=len(self.jobs),
-            reservation=lacking if len(self.seeds) < len(self.jobs) else "",
         )
 
     def picture(self, name: str, title: str, draw: Callable[[flat.Records], Figure]) -> Picture:
@@ -164,5 +162,6 @@ def note(scale: ScaleName) -> str:
         f"{one.model} on {one.task}, {samples} training samples, K = {one.workers}, B = "
         f"{one.batch}, {one.epochs:g} epochs; the arms of a seed go on from one first phase. "
         "Eigenvalues by Lanczos, of the loss without weight decay, batch norm estimated again; the "
-        "paper has power iteration. Evidence as x is the mean ratio of the first to the second."
+        "paper has power iteration. Evidence as x is the geometric mean of the ratios of the first "
+        "to the second."
     )

@@ -14,8 +14,8 @@ those images sees others otherwise):
 - at the end also sharpness (`localsgd.landscape.sharpness`), and the loss along directions that
   both arms share, scaled filter by filter; loss and accuracy on all training and test samples;
 - the line from the first arm (0) to the second (1), on training and test samples: statistics of
-  batch norm mixed like the weights, which gives each model's own loss at its end; and beside it, as
-  mixed ones fit no model between, statistics estimated at each point on augmented training data.
+  batch norm estimated at each point on augmented training data; and beside it statistics mixed like
+  the weights, which give each model's own loss at its end and fit no model between.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Name = TypeVar("Name")
 FACTORS = (1 / 16, 1 / 4, 1 / 2, 15 / 16, 15.5 / 16, 1.0, 16.5 / 16, 17 / 16, 2.0)
 OF_THE_PAPER = (15 / 16, 15.5 / 16, 1.0, 16.5 / 16, 17 / 16)
+HALF_TO_TWICE = (1 / 2, *OF_THE_PAPER, 2.0)
 STEP = 0.5 / 16
 SEED = 1000
 MOST = 25

@@ -113,11 +113,9 @@ class Content:
         return self._images[id(picture)]
 
     def state(self, claim: Claim) -> str:
-        """What became of a claim; that not all of it is run yet is told apart, unless that would
-        decide nothing.
-        """
+        """What became of a claim; that not all of it is run yet is told apart."""
         known = all(self._record(job) is not None for job in claim.jobs)
-        return claim.state if known or claim.reservation else PENDING
+        return claim.state if known else PENDING
 
     def _record(self, job: Job) -> Record | None:
         return self.configurations[anchor_of(job)].runs[_seed(job)]

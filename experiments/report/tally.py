@@ -7,13 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from experiments.claims import OPEN
 from experiments.families import FAMILIES
 from experiments.report.content import PENDING, Content
 from experiments.scales import SCALES, scale_of
 from experiments.store import Store
 from experiments.study import ScaleName
+from localsgd.basics.paired import LEAST_SEEDS
 
 SHOWN, AGAINST = "reproduced", "not reproduced"
+UNPLANNED = "not decidable as planned"
+"""The runs are done, and can decide nothing: too few seeds, or a baseline that is not tuned."""
 
 
 @dataclass(frozen=True)
@@ -83,28 +87,34 @@ def _by_family(content: Content) -> Mapping[str, Counter[str]]:
     found: dict[str, Counter[str]] = {}
     for _, claim in content.of_kind("measured"):
         if FAMILIES[claim.family].accuracy:
-            found.setdefault(claim.family, Counter())[content.state(claim)] += 1
+            state = content.state(claim)
+            state = UNPLANNED if claim.reservation and state != PENDING else state
+            found.setdefault(claim.family, Counter())[state] += 1
     return found
 
 
 def _sentence(scale: str, counts: Counter[str]) -> str:
-    shown, against, waiting = counts[SHOWN], counts[AGAINST], counts[PENDING]
-    said = (
+    return (
         f"Of the paper's {counts.total()} claims on accuracy as they are put at the {scale} scale, "
-        f"{shown} {'was' if shown == 1 else 'were'} shown, {against} came out the other way, and "
-        f"{counts.total() - shown - against - waiting} are not decidable there"
+        f"{_are(counts[SHOWN], 'was', 'were')} shown and {counts[AGAINST]} came out the other way; "
+        f"{_are(counts[OPEN])} open after all runs, {counts[UNPLANNED]} cannot be decided as "
+        f"planned (fewer than {LEAST_SEEDS} seeds, or a baseline that is not tuned), and "
+        f"{_are(counts[PENDING])} not run."
     )
-    return f"{said}; {waiting} are not run." if waiting else f"{said}."
+
+
+def _are(number: int, one: str = "is", several: str = "are") -> str:
+    return f"{number} {one if number == 1 else several}"
 
 
 def _cell(counts: Counter[str]) -> str:
     if not counts:
         return "–"
-    open_ = counts.total() - counts[SHOWN] - counts[AGAINST] - counts[PENDING]
     parts = [
         (counts[SHOWN], "shown"),
         (counts[AGAINST], "the other way"),
-        (open_, "not decidable"),
+        (counts[OPEN], "open"),
+        (counts[UNPLANNED], UNPLANNED),
         (counts[PENDING], PENDING),
     ]
     return ", ".join(f"{number} {words}" for number, words in parts if number)

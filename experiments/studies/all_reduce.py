@@ -81,7 +81,7 @@ def _grows(by: Times, records: Records) -> Claim:
     apart = [job for job in several if job.processes <= cores]
     if len(apart) < 2:
         reason = f"{cores} cores here, which more processes share: that says nothing of more cores"
-        return Claim(sentence, place, OPEN, reason, several, reservation=reason, family="time")
+        return Claim(sentence, place, OPEN, reason, reservation=reason, family="time")
     first, last = apart[0], apart[-1]
     few, many = by[first], by[last]
     differences: list[float] = []

@@ -149,7 +149,7 @@ def _time_claims(records: Records, by: Grid) -> Iterator[Claim]:
             family="time",
             least=0.1,
             seeds=len(one.jobs),
-            reservation=_unreached(records, one, base),
+            lacking=_unreached(records, one, base),
             kind="modelled",
         )
 
@@ -208,7 +208,8 @@ def page_of_steps(records: Records) -> Page:
         family="time",
         bounds=claimed(-1),
         seeds=len(one.jobs),
-        reservation="; ".join(filter(None, (_unreached(records, one, base), *reservations))),
+        reservation="; ".join(reservations),
+        lacking=_unreached(records, one, base),
     )
     grids = tuning.pictures(records, points(records.scale))
     return Page([shown], [picture, *grids], [largest], [TARGET_NOTE, POINTS_NOTE])

@@ -10,7 +10,9 @@ was trained for less long, the largest alone 5: about 9 CPU minutes a model with
 Claims, of differences paired by seed, in the family "flatness": for A5 as compared with A2, λ max
 after the switch (geometric mean), λ max at the end, the ten largest eigenvalues at the end
 (geometric mean), the rise of the loss along shared directions, and on which side of the line
-between them the loss rises less, by training and by test loss. Figures of sharpness that do not
+between them the loss rises less, by training and by test loss, with statistics of batch norm that
+are estimated at each point on augmented training images: mixed ones fit no model but the two, least
+of all beyond them. Figures of sharpness that do not
 depend on the scale of the weights stand beside them and decide nothing.
 """
 
@@ -129,8 +131,8 @@ def history(records: flat.Records, arm: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def line(records: flat.Records) -> flat.Records:
-    """The lines of all seeds, with the models' own statistics."""
-    return flat.chosen(records, "interpolation", statistics="interpolated")
+    """The lines of all seeds, with statistics estimated at each point."""
+    return flat.chosen(records, "interpolation", statistics="estimated")
 
 
 def _tilt(data: str) -> flat.Value:
@@ -197,6 +199,6 @@ NOTE = (
     f"M4 is of the averaged models, with the workers' mean statistics of batch norm: eigenvalues, "
     f"rises and sharpness by Lanczos on {MEASURES.samples} training samples as they are, the loss "
     f"without weight decay; the line on {MEASURES.line_samples} training and as many test samples, "
-    "statistics mixed like the weights (its records have a second one, statistics estimated at "
-    "each point on augmented images, which decides nothing). The paper has power iteration."
+    "statistics estimated at each point on augmented training images (its records have a second "
+    "one, statistics mixed like the weights, which decides nothing). The paper has power iteration."
 )

@@ -11,7 +11,7 @@ from experiments.claims import OPEN, claimed, conclude, corrected, counted_once,
 from experiments.families import FAMILIES
 from experiments.scales import SCALES
 from experiments.study import Claim, Job, Record, Scale
-from localsgd.basics.paired import Test, evidence, paired
+from localsgd.basics.paired import Test, evidence, holm, paired
 from localsgd.errors import UserError
 from tests.experiments.jobs import Square
 
@@ -112,8 +112,8 @@ def test_a_family_is_corrected_and_what_is_missing_counts() -> None:
     judged = corrected([*found, missing, missing, other])
     assert [one.state for one in judged] == ["reproduced", OPEN, OPEN, OPEN, "reproduced"]
     p = found[1].test.p  # type: ignore[union-attr]
-    assert f"p = {p:.2g}, of 4 claims {3 * p:.2g}" in judged[1].evidence
-    assert "of 4" not in judged[4].evidence
+    assert f"p = {p:.2g}, among 4 claims: {3 * p:.2g}, sign" in judged[1].evidence
+    assert "among" not in judged[4].evidence
 
 
 def test_claims_that_never_decide_are_no_part_of_a_family() -> None:
@@ -122,6 +122,33 @@ def test_claims_that_never_decide_are_no_part_of_a_family() -> None:
     (judged, *rest) = corrected([concluded(ABOVE), *beside])
     assert "claims" not in judged.evidence
     assert rest == beside
+    two = corrected([concluded(ABOVE), concluded(ACROSS), *beside])
+    assert "among 2 claims that can be decided, of 4: " in two[0].evidence
+
+
+@pytest.mark.parametrize("gone", [(), (math.nan,), (math.inf,), (-math.inf,)])
+def test_a_seed_without_a_result_makes_no_other_claim_easier(gone: tuple[float, ...]) -> None:
+    """It decides nothing itself, and is one of its family as before."""
+    lacking = concluded((*ABOVE[:4], *gone), seeds=5)
+    assert (lacking.state, lacking.test, lacking.reservation) == (OPEN, None, "")
+    assert lacking.evidence.endswith("4 of 5 seeds have a result")
+    close = tuple(x - 0.88 for x in ABOVE)
+    (judged, *_) = corrected([concluded(close), lacking, lacking, lacking])
+    assert judged.state == OPEN
+    assert concluded(close).state == "reproduced"
+    for order in ([lacking, concluded(ABOVE)], [concluded(ABOVE), lacking]):
+        assert {one.state for one in corrected(order)} == {"reproduced", OPEN}
+
+
+def test_no_seed_with_a_result() -> None:
+    lacking = concluded((math.nan,) * 5, seeds=5)
+    assert lacking.state == OPEN
+    assert lacking.evidence == "one less another: 0 of 5 seeds have a result"
+
+
+def test_a_p_that_is_none_counts_as_one() -> None:
+    assert holm([math.nan, 0.001, 0.002]) == [1.0, 0.003, 0.004]
+    assert holm([0.002, 0.001, math.nan]) == [0.004, 0.003, 1.0]
 
 
 def test_more_runs_never_take_a_verdict_back() -> None:

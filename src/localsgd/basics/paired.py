@@ -163,11 +163,12 @@ def decided(test: Test, p: float | None = None) -> bool:
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """p corrected for their number (Holm, 1979), in the same order.
+    """p corrected for their number (Holm, 1979), in the same order; nan counts as 1.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
     """
+    values = [1.0 if math.isnan(value) else value for value in values]
     order = sorted(range(len(values)), key=values.__getitem__)
     found, highest = [1.0] * len(values), 0.0
     for rank, index in enumerate(order):
