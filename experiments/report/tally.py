@@ -94,8 +94,11 @@ def _by_family(content: Content) -> Mapping[str, Counter[str]]:
 
 
 def _sentence(scale: str, counts: Counter[str]) -> str:
+    of = f"Of the paper's {counts.total()} claims on accuracy as they are put at the {scale} scale"
+    if counts[PENDING] == counts.total():
+        return f"{of}, none has all its runs yet."
     return (
-        f"Of the paper's {counts.total()} claims on accuracy as they are put at the {scale} scale, "
+        f"{of}, "
         f"{_are(counts[SHOWN], 'was', 'were')} shown and {counts[AGAINST]} came out the other way; "
         f"{_are(counts[OPEN])} open after all runs, {counts[UNPLANNED]} cannot be decided as "
         f"planned (fewer than {LEAST_SEEDS} seeds, or a baseline that is not tuned), and "

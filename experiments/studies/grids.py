@@ -234,9 +234,9 @@ def _mean(kept: list[float], records: Records, one: Arm) -> str | None:
 
 TARGET_NOTE = (
     "The target is 91.2 % in the paper, 1.8 points below what one worker reaches; here it is as "
-    "far below the mean of K = 1 (another network and other data: only ratios compare). A number "
-    "of fewer runs than are done is of those that reach it, and favours the arm; where any run of "
-    "two arms misses it, nothing is decided between them."
+    "far below the mean of K = 1 (another network and other data: only ratios compare). Where "
+    "some runs of an arm miss the target, its time is the mean of those that reach it, which "
+    "flatters the arm; nothing is decided between two arms of which a run misses it."
 )
 POINTS_NOTE = (
     "The paper tunes the rate of each point; unless tuning was asked for, ours are scaled linearly "
