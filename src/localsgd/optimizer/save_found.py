@@ -172,12 +172,12 @@ def _check_parts(tree: Mapping[str, Any], module: nn.Module) -> None:
     }
     for part, found in tree.items():
         if found is None:
-            raise ValueError(f"its {part} are missing")
-        check_kinds(found, like[part], f"its {part}")
+            raise ValueError(f"its part {part} is empty")
+        check_kinds(found, like[part], f"its part {part}")
     check_random(tree["random"])
     for name, gradient in tree.get(GRADIENTS, {}).items():
         if name not in parameters or not isinstance(gradient, Tensor):
-            raise ValueError(f"its {GRADIENTS} have {name}, which is none of a parameter")
+            raise ValueError(f"it has a gradient of {name}, which is no parameter's")
 
 
 def _check_cut(place: Path, about: Mapping[str, Any], lead: LocalSGD) -> None:

@@ -183,8 +183,8 @@ def _check_kinds(own: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
 
 
 def _check_keys(level: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    if missing := now.keys() - level.keys():
-        raise ValueError(f"a level has no {missing.pop()}")
+    if missing := [name for name in now if name not in level]:
+        raise ValueError(f"a level has no {missing[0]}")
 
 
 def _is_of_its_rank(levels: Sequence[Sequence[Any]]) -> bool:
