@@ -165,7 +165,7 @@ def _check_parts(tree: Mapping[str, Any], module: nn.Module) -> None:
     parameters = dict(module.named_parameters())
     versions = getattr(module.state_dict(), "_metadata", None)
     like = {
-        **dict.fromkeys(tree, {}),
+        **{part: {} for part in tree},
         "model": {"state": {}, "versions": versions},
         "optimizers": [],
         GRADIENTS: parameters,
