@@ -28,6 +28,19 @@ def check_regular(path: Path) -> None:
         raise UserError(f"{path} is a pipe or a device; put a regular file there")
 
 
+def size_of_own(path: Path) -> int:
+    """The bytes of a file that lies in its folder itself, and not elsewhere by a link.
+
+    Raises:
+        UserError: it is a link, a pipe, a device or a folder.
+        OSError: there is none.
+    """
+    found = path.lstat()
+    if not stat.S_ISREG(found.st_mode):
+        raise UserError(f"{path} is no regular file; put the file itself there")
+    return found.st_size
+
+
 def read_text(path: Path, most: int = MOST) -> str:
     """The text of a regular file in UTF-8.
 
@@ -52,6 +65,7 @@ _DAMAGE = (
     AttributeError,
     EOFError,
     LookupError,
+    MemoryError,
     OSError,
     RuntimeError,
     TypeError,
@@ -61,11 +75,11 @@ _DAMAGE = (
 
 
 @contextmanager
-def as_saved(path: Path, advice: str) -> Generator[None]:
+def as_saved(path: Path | str, advice: str) -> Generator[None]:
     """Refuses saved state that is cut off, or whose parts are not of the kinds that were saved.
 
     Args:
-        path: of the state.
+        path: of the state, or words for it.
         advice: for its user, at the end of the message.
     """
     try:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from localsgd.basics.files import size_of_own
 from localsgd.errors import UserError
 from localsgd.rows.shards import whole
 
@@ -48,6 +49,9 @@ def read(path: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     try:
+        size_of_own(path)
         return load_file(path)
+    except UserError:
+        raise
     except Exception as error:  # whatever the damage leads to
         raise UserError(f"{path} can't be read: {error}; go on from an earlier save") from None

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from localsgd.basics.files import as_saved
 from localsgd.basics.units import plural
 from localsgd.errors import UserError
 from localsgd.optimizer import averaged_file
@@ -22,6 +23,7 @@ from localsgd.optimizer.save_parts import (
     FORMAT,
     GRADIENTS,
     PARTS,
+    check_random,
     checked,
     has_state,
     set_random,
@@ -30,7 +32,7 @@ from localsgd.optimizer.save_source import Source
 from localsgd.optimizer.saved import check_inner
 from localsgd.optimizer.wrapping import KEY
 from localsgd.rows.shards import cut_like, reshard
-from localsgd.saving.tree import as_text
+from localsgd.saving.tree import as_text, check_kinds
 
 
 @dataclass
@@ -55,11 +57,22 @@ class Found:
         momenta: Momenta,
         more: Mapping[str, Any],
     ) -> Found:
+        with as_saved(place, "go on from an earlier save"):
+            return Found._read(place, model, optimizers, momenta, more)
+
+    @staticmethod
+    def _read(
+        place: Path,
+        model: nn.Module,
+        optimizers: Sequence[LocalSGD],
+        momenta: Momenta,
+        more: Mapping[str, Any],
+    ) -> Found:
         from localsgd.saving.store import Saved
 
         averaged_file.check_safetensors()
         module, files = checked(model, optimizers), Saved(place)
-        about = json.loads(as_text(files.read([ABOUT])[ABOUT]))
+        about = _checked(json.loads(as_text(files.read([ABOUT])[ABOUT])))
         if about["format"] != FORMAT:
             raise UserError(
                 f"{place} has the format {about['format']}, and this version reads {FORMAT}; go on "
@@ -72,6 +85,7 @@ class Found:
         worker = lead.worker if then == now else 0
         accumulating = [GRADIENTS] if source.has(worker, GRADIENTS) else []
         tree = source.read(worker, [*PARTS, *accumulating])
+        _check_parts(tree, module)
         found = Found(files.id, tree)
         if len(tree["optimizers"]) != len(optimizers):
             raise UserError(
@@ -137,6 +151,35 @@ class Found:
             set_random(self.tree["random"])
 
 
+def _checked(about: Any) -> Mapping[str, Any]:
+    """What all workers share, if it is of the kinds that are saved."""
+    for name in ("format", "workers", "positions"):
+        count = about.get(name, 1) if name == "positions" else about[name]
+        if type(count) is not int or count < 1:
+            raise ValueError(f"{name} is {count!r}")
+    return about
+
+
+def _check_parts(tree: Mapping[str, Any], module: nn.Module) -> None:
+    """Raises for parts of other kinds than `own_parts` saves, which would fail half loaded."""
+    parameters = dict(module.named_parameters())
+    versions = getattr(module.state_dict(), "_metadata", None)
+    like = {
+        **{part: {} for part in tree},
+        "model": {"state": {}, "versions": versions},
+        "optimizers": [],
+        GRADIENTS: parameters,
+    }
+    for part, found in tree.items():
+        if found is None:
+            raise ValueError(f"its part {part} is empty")
+        check_kinds(found, like[part], f"its part {part}")
+    check_random(tree["random"])
+    for name, gradient in tree.get(GRADIENTS, {}).items():
+        if name not in parameters or not isinstance(gradient, Tensor):
+            raise ValueError(f"it has a gradient of {name}, which is no parameter's")
+
+
 def _check_cut(place: Path, about: Mapping[str, Any], lead: LocalSGD) -> None:
     """Refuses other stages than then: inner optimizers number their tensors stage by stage."""
     agreement = lead.agreement
@@ -159,6 +202,8 @@ def _check_names(module: nn.Module, state: Mapping[str, Any], place: Path) -> No
                 f"{place} was saved of another model: only one of the two has {name}; use the "
                 "model that it was saved with"
             )
+        if isinstance(state[name], Tensor) != isinstance(now[name], Tensor):
+            raise TypeError(f"{name} is of type {type(state[name]).__name__}")
         shapes = [getattr(each[name], "shape", None) for each in (state, now)]
         if shapes[0] != shapes[1]:
             raise UserError(

@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from localsgd.basics.files import as_saved
 from localsgd.errors import UserError
 from localsgd.optimizer import averaged_file
 from localsgd.optimizer.local_sgd import LocalSGD
@@ -118,7 +119,8 @@ def load(
     found: Found = _agreed(
         lead, "load", lambda: Found.read(place, model, optimizers, momenta, more)
     )
-    found.put(model, optimizers, more)
+    with as_saved(place, "the model and its optimizers are loaded in part, so begin anew"):
+        found.put(model, optimizers, more)
     if found.said and lead.worker == 0:
         log.warning(found.said)
     return found.tree["values"]
@@ -168,17 +170,21 @@ def _agreed(
     Args:
         names_of: of what was made, which no two ranks may have.
     """
-    made, problem = None, ""
+    made, problem, own = None, "", None
     try:
         _wait_for_the_last()
         made = make()
-    except UserError as error:
-        problem = str(error)
+    except Exception as error:  # The others must hear of a fault of the program too.
+        own = error
+        plain = str(error) if isinstance(error, UserError) else f"{call}() failed: {error!r}"
+        problem = " ".join(plain.split())
     detail = json.dumps([problem, getattr(made, "id", ""), [] if problem else names_of(made)])
     told = [json.loads(text) for text in lead.meet(call, detail)]
+    if own is not None and not isinstance(own, UserError):
+        raise own
     for rank, (text, *_) in enumerate(told):
         if text:
-            raise UserError(text if lead.workers == 1 else f"rank {rank}: {text}")
+            raise UserError(text if lead.workers == 1 else f"rank {rank}: {text}") from own
     if len({name for _, name, _ in told}) > 1:
         raise UserError("ranks read different saves; give all a folder that they share")
     _check_stages([names for *_, names in told])
@@ -221,4 +227,6 @@ def _listed(optimizer: LocalSGD | Sequence[LocalSGD]) -> Sequence[LocalSGD]:
 
 
 def _absolute(folder: str | os.PathLike[str]) -> Path:
-    return Path(os.path.abspath(folder))
+    """Where the folder is; for a link where it leads, as a save replaces the folder itself."""
+    place = Path(os.path.abspath(folder))
+    return Path(os.path.realpath(place)) if place.is_symlink() else place

@@ -114,6 +114,13 @@ def random_state() -> dict[str, Any]:
     }
 
 
+def check_random(random: Mapping[str, Any]) -> None:
+    """Raises for what `set_random` would not take."""
+    torch.Generator().set_state(random["cpu"])
+    if random["cuda"] is not None and torch.cuda.is_available():
+        torch.Generator("cuda").set_state(random["cuda"])
+
+
 def set_random(random: Mapping[str, Any]) -> None:
     torch.set_rng_state(random["cpu"])
     if random["cuda"] is not None and torch.cuda.is_available():

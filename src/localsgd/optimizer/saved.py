@@ -14,7 +14,10 @@ from localsgd.optimizer.settings import Settings
 from localsgd.optimizer.start import layouts_of
 from localsgd.optimizer.wrapping import KEY
 from localsgd.rows.model_rows import Row
+from localsgd.saving.tree import check_kinds
 from localsgd.schedule.rounds import Position
+from localsgd.schedule.signals import FirstDecay
+from localsgd.wire.metered import Entry
 
 SETTINGS = ("topology", "reducer", "outer", "delay", "inner_state")
 """Settings that must be the same when a state is loaded."""
@@ -57,6 +60,7 @@ def check_saved(
                 + (", or use localsgd.save() and load()" if what == "topology" else "")
             )
     check_inner(own["made_with"], expected["made_with"])
+    _check_kinds(own, expected)
     rank, saver = expected["rank"], own["rank"]
     if saver != rank and (why := _why_not_of_all(state, settings, saver in peers)):
         raise UserError(
@@ -154,6 +158,33 @@ def _check_whole(own: Any, expected: Mapping[str, Any]) -> None:
             f"the state has no {missing[0]!r}, so training can't continue from it; load all that "
             "state_dict() of LocalSGD returned"
         )
+
+
+def _check_kinds(own: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Raises, as loading would, for values of other kinds than those of the state now."""
+    check_kinds(own, expected, KEY)
+    position, now = own["position"], expected["position"]
+    if any(len(position[name]) != len(now[name]) for name in ("lengths", "left", "memories")):
+        raise ValueError("its position is of another number of levels")
+    counts = [own[name] for name in ("steps", "finished_at", "lockstep", "model_syncs")]
+    counts += [position["lockstep"], position["depth"], *position["lengths"], *position["left"]]
+    for count in counts:
+        if type(count) is not int or count < -1:
+            raise ValueError(f"{count!r} is no number of steps or syncs")
+    Position(**position)
+    FirstDecay(**own["signals"]["decay"])
+    for entry, _ in zip(own["ledger"], expected["ledger"], strict=True):
+        Entry(**entry)
+    for row, row_now in zip(own["levels"], expected["levels"], strict=True):
+        for level, level_now in zip(row, row_now, strict=True):
+            _check_keys(level, level_now)
+            for name, fragment in level_now.get("fragments", {}).items():
+                _check_keys(level["fragments"][name], fragment)
+
+
+def _check_keys(level: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    if missing := [name for name in now if name not in level]:
+        raise ValueError(f"a level has no {missing[0]}")
 
 
 def _is_of_its_rank(levels: Sequence[Sequence[Any]]) -> bool:

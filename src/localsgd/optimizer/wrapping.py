@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from localsgd.basics.files import as_saved
 from localsgd.errors import UserError
 
 KEY = "local_sgd"
@@ -102,11 +103,16 @@ class Wrapping(Optimizer):
 
     def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Raises a `UserError` if a state can't be loaded; changes nothing."""
+        with as_saved("the state", "load all that state_dict() of LocalSGD returned"):
+            self._check_state_dict(state_dict)
+
+    def _check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         if KEY not in state_dict:
             raise UserError(
                 f'the state has no "{KEY}" part, so it is a plain optimizer\'s; load it with '
                 "optimizer.inner.load_state_dict(...) to begin local SGD from there"
             )
+        _check_inner(state_dict)
         self._check_saved(state_dict)
         sizes = [
             [len(group["params"]) for group in groups]
@@ -131,3 +137,13 @@ class Wrapping(Optimizer):
     def _load_own(self, own: dict[str, Any]) -> None:
         """Loads what `_own_state` returned."""
         raise NotImplementedError
+
+
+def _check_inner(state: Any) -> None:
+    """Raises for what is no optimizer's state, as far as that can be seen of any optimizer."""
+    for parameter, values in state["state"].items():
+        if isinstance(parameter, int) and not isinstance(values, Mapping):
+            raise TypeError(f"its state of parameter {parameter} is no mapping")
+    for group in state["param_groups"]:
+        if not all(isinstance(parameter, int | str) for parameter in group["params"]):
+            raise TypeError("a group has other parameters than numbers and names")

@@ -12,32 +12,27 @@ that differ between workers must name them by worker.
 from __future__ import annotations
 
 import os
-import pickle
-import shutil
+import re
 import warnings
 from collections.abc import Callable, Collection, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint import CheckpointException, FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.filesystem import _StorageInfo
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    StorageMeta,
-    TensorProperties,
-    TensorStorageMetadata,
-)
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.checkpoint.storage import WriteResult
 
 from localsgd.errors import UserError
+from localsgd.saving import index
+
+INCOMPLETE, BEFORE = "incomplete", "before"
+"""What follows the name of a folder in those beside it, which are a save's own."""
 
 Files = Mapping[str, Callable[[Path], None]]
 """By name in the folder, what writes a file there."""
@@ -73,8 +68,8 @@ def write(
 
 def there(folder: Path) -> Path | None:
     """Where what was saved last as `folder` is, whole; `None` if there is nothing."""
-    for place in (folder, _beside(folder, "before")):
-        if (place / ".metadata").is_file():
+    for place in (folder, _beside(folder, BEFORE)):
+        if (place / index.NAME).is_file():
             return place
     return None
 
@@ -99,8 +94,9 @@ class Saved:
             raise UserError(f"nothing was saved in {folder}; give the folder of localsgd.save()")
         self.place = place
         self._reader = Reader(place)
-        metadata = self._guarded(self._reader.read_metadata)
+        metadata: Metadata = self._guarded(self._reader.read_metadata)
         self._kinds: dict[str, Any] = metadata.state_dict_metadata
+        assert metadata.storage_meta is not None
         self.id = str(metadata.storage_meta.save_id)
         self.names: Collection[str] = self._kinds.keys()
 
@@ -117,14 +113,15 @@ class Saved:
         missing = [name for name in names if name not in self._kinds]
         if missing:
             raise UserError(f"{self.place} lacks {missing[0]!r}; it is damaged or another's")
-        found = {name: given[name] if name in given else self._new(name) for name in names}
 
-        def load() -> None:
+        def load() -> dict[str, Tensor]:
+            index.check_files(self.place, self._reader.read_metadata(), names)
+            found = {name: given[name] if name in given else self._new(name) for name in names}
             with _quiet(alone=True):
                 dcp.load(found, storage_reader=self._reader, no_dist=True)
+            return found
 
-        self._guarded(load)
-        return found
+        return self._guarded(load)
 
     def shape(self, name: str) -> torch.Size:
         return self._kinds[name].size
@@ -153,9 +150,14 @@ class Writer(FileSystemWriter):
     """Writes beside `folder`, and puts everything in its place at the end."""
 
     def __init__(self, folder: Path, files: Files) -> None:
-        super().__init__(_beside(folder, "incomplete"))
+        super().__init__(_beside(folder, INCOMPLETE))
         self._folder = folder
         self._files = files
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        if is_coordinator:  # before anybody makes anything
+            check_free(self._folder, self._files)
+        super().set_up_storage_writer(is_coordinator, *args, **kwargs)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         Path(self.path).mkdir(parents=True, exist_ok=True)
@@ -163,8 +165,7 @@ class Writer(FileSystemWriter):
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         # On the coordinator alone, before anything is written: what a killed one has left goes.
-        check_free(self._folder, self._files)
-        for left in Path(self.path).iterdir():
+        for left in _checked(Path(self.path), self._files):
             left.unlink()
         return super().prepare_global_plan(plans)
 
@@ -181,38 +182,70 @@ class Writer(FileSystemWriter):
             _to_disk(partial / name)
         super().finish(metadata, results)
         check_free(self._folder, self._files)
-        put(partial, self._folder)
+        put(partial, self._folder, self._files)
 
     def storage_meta(self) -> StorageMeta:
         return StorageMeta(save_id=self.save_id)  # without the path, which is nobody's business
 
 
 def check_free(folder: Path, files: Collection[str]) -> None:
-    """Raises a `UserError` if there is anything in the folder that `write` has not written."""
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; give another folder")
-    ours = {".metadata", *files}
-    found = folder.iterdir() if folder.exists() else ()
-    other = [path.name for path in found if path.name not in ours and path.suffix != ".distcp"]
-    if other:
+    """Raises a `UserError` if a save would destroy anything that `write` has not written.
+
+    It replaces the folder and the two beside it.
+    """
+    if folder.suffix in (f".{INCOMPLETE}", f".{BEFORE}"):
         raise UserError(
-            f"{folder} holds {other[0]}, which is not of a save and would be lost; give a folder "
-            "that nothing else uses"
+            f"{folder} is the name of what a save of {folder.with_suffix('')} removes; give "
+            "another folder"
         )
+    for place in (folder, _beside(folder, INCOMPLETE), _beside(folder, BEFORE)):
+        _checked(place, files)
 
 
-def put(partial: Path, folder: Path) -> None:
+def _checked(place: Path, files: Collection[str]) -> list[Path]:
+    """The files in a folder, all of which `write` has written; none if there is no folder."""
+    if place.is_symlink():
+        raise UserError(
+            f"{place} is a link, and would be replaced by a folder; remove it or give another "
+            "folder to save in"
+        )
+    if not place.exists():
+        return []
+    if not place.is_dir():
+        raise UserError(f"{place} is a file; give another folder")
+    ours = {index.NAME, f"{index.NAME}.tmp", *files}
+    with os.scandir(place) as entries:
+        for entry in entries:
+            named = entry.name in ours or re.fullmatch(r"__\d+_\d+\.distcp", entry.name)
+            if not named or not entry.is_file(follow_symlinks=False):
+                raise UserError(
+                    f"{place} holds {entry.name}, which is not of a save and would be lost; give "
+                    "a folder that nothing else uses"
+                )
+    return list(place.iterdir())
+
+
+def put(partial: Path, folder: Path, files: Collection[str]) -> None:
     """Puts a complete folder in its place; a process that is killed leaves one whole in any case.
 
     What is there before is a save, or nothing.
     """
-    before = _beside(folder, "before")
-    if (folder / ".metadata").is_file():
-        shutil.rmtree(before, ignore_errors=True)
+    before = _beside(folder, BEFORE)
+    if (folder / index.NAME).is_file():
+        _remove(before, files)
         os.replace(folder, before)
     os.replace(partial, folder)
     _to_disk(folder.parent)
-    shutil.rmtree(before, ignore_errors=True)
+    with suppress(OSError, UserError):
+        _remove(before, files)
+
+
+def _remove(place: Path, files: Collection[str]) -> None:
+    """Removes a save, if there is one; whatever else has come there meanwhile stays."""
+    for path in _checked(place, files):
+        path.unlink()
+    if place.exists():
+        place.rmdir()
 
 
 class Reader(FileSystemReader):
@@ -221,47 +254,9 @@ class Reader(FileSystemReader):
     _read: Metadata | None = None
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        if self._read is not None:
-            return self._read
-        with (Path(self.path) / ".metadata").open("rb") as file:
-            metadata = _Harmless(file).load()
-        if not isinstance(metadata, Metadata) or metadata.storage_meta is None:
-            raise pickle.UnpicklingError(".metadata is not what localsgd.save writes")
-        metadata.storage_meta.load_id = self.load_id
-        self._read = metadata
-        return metadata
-
-
-_DESCRIPTIONS = (
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    StorageMeta,
-    TensorProperties,
-    TensorStorageMetadata,
-    _StorageInfo,
-)
-
-
-class _Harmless(pickle.Unpickler):
-    """Makes the few classes that describe a checkpoint, and dtypes, and nothing else."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        super().__init__(file)
-        self._known: dict[tuple[str, str], Any] = {
-            (kind.__module__, kind.__qualname__): kind for kind in _DESCRIPTIONS
-        }
-        self._known["torch.serialization", "_get_layout"] = torch.serialization._get_layout
-        self._known["torch", "Size"] = torch.Size
-        encoding = dcp.metadata._MEM_FORMAT_ENCODING
-        self._known[encoding.__module__, encoding.__qualname__] = encoding
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in self._known:
-            return self._known[module, name]
-        if module == "torch" and isinstance(kind := getattr(torch, name, None), torch.dtype):
-            return kind
-        raise pickle.UnpicklingError(f".metadata asks for {module}.{name}, which is not allowed")
+        if self._read is None:
+            self._read = index.read(Path(self.path))
+        return self._read
 
 
 @contextmanager
@@ -280,6 +275,8 @@ def _quiet(alone: bool) -> Generator[None]:
 
 
 def _beside(folder: Path, what: str) -> Path:
+    if not folder.name:
+        raise UserError(f"{folder} is no folder for a save, which needs room beside it; give one")
     return folder.with_name(f"{folder.name}.{what}")
 
 

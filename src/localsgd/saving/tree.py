@@ -58,8 +58,52 @@ def pack(tree: Any, name: str) -> tuple[dict[str, Tensor], str]:
 
 
 def unpack(text: str, tensors: Mapping[str, Tensor]) -> Any:
-    """The tree that was packed."""
+    """The tree that was packed.
+
+    Raises:
+        LookupError, RecursionError, TypeError, ValueError: the text is damaged.
+    """
     return _unpacked(json.loads(text), tensors)
+
+
+def check_kinds(found: Any, like: Any, name: str) -> None:
+    """Refuses a tree that has another kind of value than another one has in the same place.
+
+    Examples:
+        >>> check_kinds({"a": 1.5, "b": []}, {"a": 2}, "state")
+        >>> check_kinds({"a": [1.5]}, {"a": 2}, "state")
+        Traceback (most recent call last):
+        ValueError: state.a is of type list, and not a number
+
+    Args:
+        found: tensors, numbers, text and `None` in lists, tuples and mappings.
+        like: the other tree. What either lacks is not compared, nor is `None`.
+        name: of the tree.
+    """
+    wanted = next((words for kind, words in _KINDS.items() if isinstance(like, kind)), "")
+    if found is None or like is None or not wanted:
+        return
+    if not any(isinstance(found, kind) for kind, words in _KINDS.items() if words == wanted):
+        raise ValueError(f"{name} is of type {type(found).__name__}, and not {wanted}")
+    if isinstance(like, Mapping):
+        for key in like.keys() & found.keys():
+            check_kinds(found[key], like[key], f"{name}.{key}")
+    elif isinstance(like, Tensor) and found.shape != like.shape:
+        raise ValueError(f"{name} has the shape {tuple(found.shape)}, and not {tuple(like.shape)}")
+    elif isinstance(like, list | tuple):
+        for index, (part, other) in enumerate(zip(found, like, strict=False)):
+            check_kinds(part, other, f"{name}[{index}]")
+
+
+_KINDS: Mapping[type, str] = {
+    Mapping: "a mapping",
+    list: "a list",
+    tuple: "a list",
+    Tensor: "a tensor",
+    int: "a number",
+    float: "a number",
+    str: "text",
+}
 
 
 def as_tensor(text: str) -> Tensor:
@@ -124,13 +168,15 @@ def _key(key: Any, name: str) -> Any:
 
 
 def _unpacked(found: Any, tensors: Mapping[str, Tensor]) -> Any:
-    if not isinstance(found, dict):
+    if found is None or type(found) in PLAIN:
         return found
+    if not isinstance(found, dict) or len(found) != 1:
+        raise ValueError("its text joins tensors in an unknown way")
     [(kind, content)] = found.items()
-    if kind == "tensor":
-        return tensors[content]
-    if kind == "array":
-        return tensors[content].numpy()
+    if kind in ("tensor", "array"):
+        return tensors[content] if kind == "tensor" else tensors[content].numpy()
+    if kind not in CONTAINERS or not isinstance(content, list):
+        raise ValueError(f"its text joins tensors by {kind!r}, which is unknown")
     if kind in ("list", "tuple"):
         return CONTAINERS[kind]([_unpacked(part, tensors) for part in content])
     return CONTAINERS[kind]([(key, _unpacked(part, tensors)) for key, part in content])
