@@ -251,7 +251,7 @@ WORKERS = [
             "None",
         ),
         ("Workers.backward", "self.grads.zero_()", "None"),
-        ("Workers.load", "rows[row] = saved", ""),
+        ("Workers.load", "_fill(rows[row], saved)", "None"),
     ),
     *_in(
         "sampling/test_partition.py",
