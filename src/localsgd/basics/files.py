@@ -1,4 +1,8 @@
-"""Reads files from elsewhere; those that are endless, no regular files or damaged are refused."""
+"""Reads files from elsewhere, and writes beside them.
+
+Those that are endless, no regular files or damaged are refused. Nothing is written through a link:
+a folder from someone else may have one to any file of its reader.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import stat
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from localsgd.errors import UserError
 
@@ -26,6 +31,31 @@ def check_regular(path: Path) -> None:
         return
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise UserError(f"{path} is a pipe or a device; put a regular file there")
+
+
+def check_no_link(path: Path) -> None:
+    """Raises for a symbolic link, through which something else would be written or removed."""
+    if path.is_symlink():
+        raise UserError(f"{path} is a link; remove it")
+
+
+def open_anew(path: Path) -> IO[bytes]:
+    """Makes a file to write to, in place of a file or a link that is there."""
+    path.unlink(missing_ok=True)
+    return path.open("xb")  # never follows a link
+
+
+def open_to_add(path: Path) -> IO[bytes]:
+    """Opens a file to add to it or to lock it; it is made if it isn't there, and never cut.
+
+    Raises:
+        UserError: it is a link, a pipe or a device.
+        OSError: it cannot be opened.
+    """
+    check_no_link(path)
+    check_regular(path)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    return os.fdopen(os.open(path, flags, 0o666), "ab")
 
 
 def read_text(path: Path, most: int = MOST) -> str:

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from torch import nn
 
+from localsgd.basics.console import Console
 from localsgd.basics.seeds import generator_for
 from localsgd.cli.options import LandscapeCommand
 from localsgd.errors import UserError
@@ -202,7 +202,7 @@ def watched(folders: dict[str, Folder]) -> Records:
 @contextmanager
 def reported(console: Console) -> Generator[Tell]:
     """A progress bar; nothing is shown if there is no terminal."""
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()
     hidden = not console.is_terminal or console.quiet
     with Progress(
         *columns, TimeElapsedColumn(), console=console, transient=True, disable=hidden

@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 import torch.distributed as dist
-from rich.console import Console
 
 from localsgd.averaging.topology import check_hosting
+from localsgd.basics.console import Console
 from localsgd.basics.starting import TOO_EARLY
 from localsgd.cli.last_launch import as_before, keep, processes_of
 from localsgd.cli.options import (

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from localsgd.basics.files import check_regular
 from localsgd.errors import UserError
 from localsgd.rows.shards import whole
 
@@ -47,6 +48,7 @@ def write(path: Path, tensors: Mapping[str, Tensor]) -> None:
 def read(path: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
+    check_regular(path)
     try:
         return load_file(path)
     except Exception as error:  # whatever the damage leads to

@@ -29,7 +29,7 @@ from localsgd.averaging.delay import Fragmented
 from localsgd.averaging.gossip import Gossip
 from localsgd.averaging.level import Level
 from localsgd.basics import strict_json
-from localsgd.basics.files import as_saved, check_regular, read_text
+from localsgd.basics.files import as_saved, check_no_link, check_regular, open_anew, read_text
 from localsgd.errors import UserError
 from localsgd.rows.layout import Slot
 from localsgd.schedule.rounds import Position
@@ -46,10 +46,15 @@ ADVICE = "remove this checkpoint to go on from the one before it, or from the st
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The complete checkpoints in `folder`, oldest first."""
-    return sorted(
-        path for path in folder.glob("step-*") if path.is_dir() and _NAME.fullmatch(path.name)
-    )
+    """The complete checkpoints in `folder`, oldest first.
+
+    Raises:
+        UserError: one of them, or the folder, is a link.
+    """
+    named = sorted(path for path in folder.glob("step-*") if _NAME.fullmatch(path.name))
+    for path in (folder, *named):
+        check_no_link(path)
+    return [path for path in named if path.is_dir()]
 
 
 def step_of(checkpoint: Path) -> int:
@@ -74,7 +79,7 @@ def save(
     with _whole_or_nothing(partial):
         if leads:
             for left in (*folder.glob("step-*.partial"), *folder.glob("step-*.discarded")):
-                shutil.rmtree(left, ignore_errors=True)
+                _remove(left)
             partial.mkdir(parents=True)
         barrier()
         for row, worker in enumerate(assembly.workers.ids):
@@ -303,9 +308,17 @@ def _discard(path: Path) -> None:
     """Removes a checkpoint so that an interruption leaves nothing that looks like one."""
     if path.exists():
         gone = path.with_suffix(".discarded")
-        shutil.rmtree(gone, ignore_errors=True)
+        _remove(gone)
         os.replace(path, gone)
-        shutil.rmtree(gone, ignore_errors=True)
+        _remove(gone)
+
+
+def _remove(path: Path) -> None:
+    """Removes what is left of a checkpoint, as far as it can be; of a link the link alone."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _file(worker: int) -> str:
@@ -313,7 +326,7 @@ def _file(worker: int) -> str:
 
 
 def _write(path: Path, state: dict[str, Any]) -> None:
-    with path.open("wb") as file:
+    with open_anew(path) as file:
         try:
             torch.save(_own_memory(state), file)
         except RuntimeError:  # what torch makes of a write that fails

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from localsgd.basics.files import check_regular
 from localsgd.basics.units import plural
 from localsgd.errors import UserError, unknown_name
 from localsgd.train.config.parts import going_on
@@ -177,6 +178,7 @@ def weights_in(folder: Folder) -> Weights:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    check_regular(folder.model)
     try:
         return load_file(folder.model)
     except (SafetensorError, OSError) as error:

@@ -18,9 +18,9 @@ from typing import Any, TypeAlias
 import msgspec
 import torch
 import torch.distributed as dist
-from rich.console import Console
 from torch import nn
 
+from localsgd.basics.console import Console
 from localsgd.basics.refused import explained
 from localsgd.errors import UserError, short, unknown_name
 from localsgd.train.config.blame import naming_parts
