@@ -12,9 +12,14 @@ import stat
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
+import msgspec
+
+from localsgd.basics.refused import explained
 from localsgd.errors import UserError
+
+T = TypeVar("T")
 
 MOST = 1 << 28
 """Most bytes of a text that is read; the largest files of a run's folder are far smaller."""
@@ -77,6 +82,39 @@ def read_text(path: Path, most: int = MOST) -> str:
         raise UserError(f"{path} is no text: {error.reason} at byte {error.start}") from None
 
 
+def read_json(path: Path, kind: type[T], advice: str) -> T:
+    """The value of a kind, as msgspec knows them, that a file has as JSON.
+
+    Args:
+        path: of the file.
+        kind: of the value.
+        advice: for its user, at the end of the message.
+
+    Raises:
+        UserError: it has none, or is no regular file.
+        OSError: it cannot be opened or read.
+    """
+    try:
+        return msgspec.json.decode(read_text(path), type=kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        reason = ": ".join(filter(None, explained(error, kind)))
+        raise UserError(f"{path} is damaged: {reason}; {advice}") from None
+
+
+def expanded(path: Path | str) -> Path:
+    """`path` with the home folder in place of a leading `~`.
+
+    Raises:
+        UserError: there is no such home, or it can be no path.
+    """
+    if "\0" in str(path):
+        raise UserError(f"{str(path)!r} is no path, since it has a zero character; give another")
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise UserError(f"{path} names a home that is not there; give the path in full") from None
+
+
 _DAMAGE = (
     ArithmeticError,
     AttributeError,
@@ -114,6 +152,8 @@ def _reason(error: Exception) -> str:
         return "it holds what is no tensor, number or text"
     if isinstance(error, EOFError):
         return "it ends too early"
+    if isinstance(error, msgspec.ValidationError):
+        return ": ".join(filter(None, explained(error)))
     said = next(iter(str(error).splitlines()), "")
     plain = isinstance(error, OSError | RuntimeError) or type(error) is ValueError
     return said if plain and said else f"{type(error).__name__}: {said}"

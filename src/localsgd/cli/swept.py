@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 from rich.table import Table
 
-from localsgd.basics.files import read_text
+from localsgd.basics.files import read_json
 from localsgd.errors import UserError
 from localsgd.results.contrasts import contrasts
 from localsgd.results.grouping import groups
@@ -46,10 +46,7 @@ def swept_in(out: Path) -> Swept | None:
     path = out / NAME
     if not path.is_file():
         return None
-    try:
-        return msgspec.json.decode(read_text(path), type=Swept)
-    except msgspec.MsgspecError as error:
-        raise UserError(f"{path} is damaged: {error}; remove it, or sweep once more") from None
+    return read_json(path, Swept, "remove it, or sweep once more")
 
 
 def check_same(out: Path, runs: Sequence[str], varied: Sequence[str]) -> None:

@@ -21,11 +21,13 @@ from localsgd.errors import UserError
 from localsgd.train.data.metric import ACCURACY, METRICS, metric_of
 
 Count = Annotated[int, Meta(ge=0, le=WHOLE - 1)]
-Amount = Annotated[float, Meta(ge=0)]
+Amount = Annotated[float, Meta(ge=0, le=1e18)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
-class _Entry(msgspec.Struct):
+class Traffic(msgspec.Struct):
+    """What a level's entry of the ledger holds; older versions did not know what arrived."""
+
     calls: Count
     bytes: Count
     seconds: Amount
@@ -41,7 +43,7 @@ class _Row(msgspec.Struct):
     test_loss: float | None
     lr: float | None
     syncs: list[Count]
-    ledger: list[_Entry]
+    ledger: list[Traffic]
     seconds: Amount
     local_steps: list[Count] = []
     drift: dict[str, float | None] = {}
@@ -56,7 +58,7 @@ class _Summary(msgspec.Struct):
     steps: Count
     samples: Count
     syncs: list[Count]
-    ledger: list[_Entry]
+    ledger: list[Traffic]
     seconds: Amount
     paused: dict[str, Amount] = {}
     diverged: bool = False
