@@ -8,6 +8,7 @@ from typing import Any
 import rich.console
 from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
 from localsgd.basics.printable import printable
 
@@ -20,6 +21,10 @@ class Console(rich.console.Console):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """A string as text, of the width that it will have."""
+        return super().render_str(printable(text), **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

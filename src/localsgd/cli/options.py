@@ -53,7 +53,8 @@ class Hosting:
         return None if self.data_dir is None else expanded(self.data_dir).resolve()
 
     def check(self) -> None:
-        """Refuses numbers that are out of range."""
+        """Refuses numbers that are out of range, and a data folder that is no path."""
+        _ = self.data_place
         for name, least in (("processes", 1), ("checkpoint_every", 1)):
             value = getattr(self, name)
             if isinstance(value, int) and value < least:

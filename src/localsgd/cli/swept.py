@@ -14,6 +14,7 @@ from localsgd.results.contrasts import contrasts
 from localsgd.results.grouping import groups
 from localsgd.results.sheet import sheet_of
 from localsgd.show import sheets
+from localsgd.train.config.run import Run
 from localsgd.train.config.vary import Point, point
 from localsgd.train.engine.run_folder import Folder, write_whole
 
@@ -32,6 +33,10 @@ class Swept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     runs: tuple[str, ...]
     varied: tuple[str, ...]
     baseline: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        if len({*self.varied} & {*Run.__struct_fields__}) < len(self.varied):
+            raise ValueError(f"varied is {', '.join(self.varied)}; give settings, each once")
 
 
 def keep(out: Path, runs: Sequence[str], varied: Sequence[str], baseline: Point) -> None:

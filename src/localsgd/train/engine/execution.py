@@ -45,6 +45,13 @@ class Interrupted(Exception):
     """The run was asked to stop. Its text says how to continue."""
 
 
+class _Spent(msgspec.Struct):
+    """What a run adds to its checkpoints."""
+
+    seconds: Amount
+    paused: dict[str, Amount]
+
+
 @dataclass
 class Execution:
     """The execution of one run.
@@ -90,8 +97,8 @@ class Execution:
         if found:
             kept = checkpoints.load(self.assembly, found[-1])
             with as_saved(found[-1], checkpoints.ADVICE):
-                self.seconds = msgspec.convert(kept["seconds"], Amount)
-                self.paused = msgspec.convert(kept["paused"], dict[str, Amount])
+                spent = msgspec.convert(kept, _Spent)
+            self.seconds, self.paused = spent.seconds, spent.paused
             step = self.assembly.workers.step
         if self.leads:
             self.folder.forget_after(step)
