@@ -15,10 +15,10 @@ from localsgd.train.engine.run_folder import write_whole
 
 
 class _Kept(msgspec.Struct):
-    """What is kept of a run; the defaults before it was told of."""
+    """The run's id and the last step that was told; -1 before the first."""
 
-    id: str | None = None
-    step: int = -1
+    id: str | None
+    step: int
 
 
 class Tracked(Logger):
@@ -55,5 +55,5 @@ class Tracked(Logger):
     def _kept(self) -> _Kept:
         path = self.path / f"{self.name}.json"
         if not path.exists():
-            return _Kept()
+            return _Kept(None, -1)
         return read_json(path, _Kept, "remove it to log to a new run")
