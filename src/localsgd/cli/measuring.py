@@ -13,6 +13,7 @@ from rich.table import Table
 from torch import nn
 
 from localsgd.basics.console import Console
+from localsgd.basics.files import check_no_link
 from localsgd.basics.seeds import generator_for
 from localsgd.cli.options import LandscapeCommand
 from localsgd.errors import UserError
@@ -36,7 +37,10 @@ def landscape(command: LandscapeCommand) -> int:
     """Measures, writes records and figures, and prints tables."""
     command.check()
     folders = named(command.folders)
-    out = command.out or output_folder(list(folders.values()))
+    out = command.out
+    if out is None:
+        out = output_folder(list(folders.values()))
+        check_no_link(out)
     check_place(out)
     run = alike(folders)
     wanted = plan(command)

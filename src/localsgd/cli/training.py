@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from localsgd.averaging.topology import check_hosting
 from localsgd.basics.console import Console
-from localsgd.basics.files import expanded
+from localsgd.basics.files import check_no_link, expanded
 from localsgd.basics.starting import TOO_EARLY
 from localsgd.cli.last_launch import as_before, keep, not_told, processes_of
 from localsgd.cli.options import (
@@ -307,6 +307,7 @@ class Host:
             self.console.print(f"Records: {path}")
 
     def _start_from(self, trunks: Path, execution: Execution, live: Live) -> None:
+        check_no_link(trunks)
         trunk.start(
             execution,
             trunks,
