@@ -248,6 +248,6 @@ def _progress(console: Console) -> Progress:
         BarColumn(24),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         console=console,
     )

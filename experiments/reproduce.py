@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from experiments import engine, listing, showing
 from experiments.registry import entries, entry
 from experiments.report.content import judged_pages
@@ -16,6 +14,7 @@ from experiments.scales import scale_of
 from experiments.store import RESULTS, Store
 from experiments.studies import studies
 from experiments.study import Job, Scale, ScaleName, Study
+from localsgd.basics.console import Console
 from localsgd.basics.shards import share
 from localsgd.errors import UserError
 from localsgd.train.engine.run_folder import check_place

@@ -11,12 +11,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import Progress, TimeRemainingColumn
 
 from experiments.family import report
 from experiments.family.design import ARMS, SEEDS, TABLE_OF_MOMENTA, settings
 from experiments.family.runner import Kept, carry_out
+from localsgd.basics.console import Console
 from localsgd.basics.shards import share
 from localsgd.errors import UserError
 from localsgd.train.data import tasks

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from localsgd.cli.last_launch import MOST_PER_CORE, NAME, as_before, keep
+from localsgd.cli.last_launch import MOST_PER_CORE, NAME, as_before, keep, not_told
 from localsgd.cli.options import Hosting, ResumeHosting, hosting_arguments
 from localsgd.cli.training import complete
+from localsgd.errors import UserError
 from localsgd.train.config.run import Run
 from localsgd.train.engine.run_folder import locked
 from localsgd.train.launch import World
@@ -133,3 +134,71 @@ def test_a_folder_that_another_process_writes_is_refused(
         assert all(says in process.err and process.err.count("\n") == 1 for process in ended)
         assert (run / "metrics.jsonl").read_bytes() == before
     assert command("resume", run, "--quiet").status == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b'{"x": ' + b"[" * 200_000, f"{NAME} is damaged: "),
+        (b"\xff", f"{NAME} is no text: invalid start byte"),
+        (b'{"data_dir": "\xff"}', f"{NAME} is no text: invalid start byte"),
+    ],
+    ids=["deep", "no text", "no text inside"],
+)
+def test_a_file_that_is_none_is_refused_in_one_line(
+    tmp_path: Path, content: bytes, says: str
+) -> None:
+    (tmp_path / NAME).write_bytes(content)
+    with pytest.raises(UserError) as refusal:
+        as_before(tmp_path, ResumeHosting())
+    said = str(refusal.value)
+    assert says in said
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [("a\0b", r"'a\x00b' is no path"), ("~no-such-user/x", "names a home that is not there")],
+)
+def test_a_data_folder_that_is_no_path_is_refused(tmp_path: Path, place: str, says: str) -> None:
+    (tmp_path / NAME).write_text(json.dumps({"data_dir": place}))
+    hosting = as_before(tmp_path, ResumeHosting())
+    with pytest.raises(UserError) as refusal:
+        hosting.check()
+    assert says in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("log", "taken", "services"),
+    [
+        ("jsonl,tensorboard", "jsonl,tensorboard", ""),
+        ("jsonl, wandb", "jsonl", "wandb"),
+        ("wandb", "", "wandb"),
+        ("mlflow,jsonl,wandb", "jsonl", "mlflow and wandb"),
+    ],
+)
+def test_a_folder_does_not_choose_where_numbers_are_sent(
+    tmp_path: Path, log: str, taken: str, services: str
+) -> None:
+    keep(tmp_path, Hosting(log=log), World())
+    unsaid = ResumeHosting()
+    assert as_before(tmp_path, unsaid).log == taken
+    line = f"Not logged to {services} as before, unless you say --log {log}" if services else ""
+    assert not_told(tmp_path, unsaid) == line
+    for said in (log, ""):
+        given = ResumeHosting(log=said)
+        assert as_before(tmp_path, given).log == said
+        assert not_told(tmp_path, given) == ""
+        assert f"--log={said}" in hosting_arguments(as_before(tmp_path, given))
+
+
+def test_resume_says_that_it_sends_nothing(command: Command, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    command("run", *TINY, "--out", run, "--quiet", at_step=(6, "SIGINT"))
+    kept = json.loads((run / NAME).read_text())
+    (run / NAME).write_text(json.dumps(kept | {"log": "jsonl,wandb"}))
+    ended = command("resume", run)
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out.startswith("Not logged to wandb as before, unless you say --log jsonl,wandb\n")
+    assert (run / "log.jsonl").exists()
+    assert not (run / "wandb").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,3 +118,52 @@ def test_the_runs_of_a_sweep_are_named_where_one_is_wanted(
 ) -> None:
     said = refused("resume", swept(tmp_path, RUNS))
     assert f"has 4 in it; give one, as {tmp_path / RUNS[0]}" in said
+
+
+ODD = "[/x] $\\y$ \x1b]0;P\x07"
+"""Markup, a formula that is none, and a terminal's title."""
+
+
+@pytest.mark.parametrize("place", ["folder", "device_name", "model"])
+def test_what_a_folder_says_is_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    name = ODD.replace("/", "|")
+    folder = folder_of(tmp_path / (name if place == "folder" else "run"), [0.5, 0.6])
+    if place == "device_name":
+        (folder.path / "environment.json").write_text(json.dumps({"device_name": ODD}))
+    elif place == "model":
+        run = json.loads((folder.path / "run.json").read_text())
+        (folder.path / "run.json").write_text(json.dumps(run | {"model": ODD}))
+    picture = folder.path / "drawn.svg"
+    assert main(["show", str(folder.path), "--figure", str(picture)]) == 0
+    said = capsys.readouterr().out
+    assert "\x1b]0;" not in said
+    assert ("[/x]" in said) or place == "folder"
+    assert picture.exists()
+
+
+@pytest.mark.parametrize(
+    ("kept", "says"),
+    [
+        ({"varied": ["nothing"]}, "varied is nothing; give settings, each once"),
+        ({"varied": ["lr", "lr"]}, "varied is lr, lr; give settings, each once"),
+        ({"runs": 5}, "runs: give a list, not a whole number"),
+    ],
+)
+def test_a_sweep_of_no_settings_is_refused(
+    tmp_path: Path, refused: Refused, kept: dict[str, object], says: str
+) -> None:
+    place = swept(tmp_path, RUNS)
+    before = json.loads((place / NAME).read_text())
+    (place / NAME).write_text(json.dumps(before | kept))
+    assert f"{place / NAME} is damaged: {says}" in refused("show", place)
+
+
+@pytest.mark.parametrize("content", [b"\xff", b'{"runs":' + b"[" * 200_000])
+def test_a_sweep_that_is_no_json_is_refused(
+    tmp_path: Path, refused: Refused, content: bytes
+) -> None:
+    place = swept(tmp_path, RUNS)
+    (place / NAME).write_bytes(content)
+    assert str(place / NAME) in refused("show", place)

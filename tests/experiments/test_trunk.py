@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from localsgd.train.config.complete import complete_run
 from localsgd.train.config.plan import Plan
 from localsgd.train.config.run import Run
 from localsgd.train.engine import trunk
+from localsgd.train.engine.execution import prepare
+from localsgd.train.engine.observer import Observer
 
 GROUND: dict[str, Any] = {
     "task": "digits",
@@ -153,3 +156,39 @@ def test_a_damaged_trunk_is_named(tmp_path: Path, damage: Callable[[Path], None]
     assert len(str(refused.value).splitlines()) == 1
     path.unlink()
     done(job(**{**settings, "local_steps": (2,)}), tmp_path)
+
+
+@pytest.mark.timeout(60)
+def test_locks_and_trunks_are_no_links_or_pipes(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    lock = tmp_path / "one.lock"
+    lock.symlink_to(victim)
+    with pytest.raises(UserError, match=r"one\.lock is a link; remove it"), trunk.alone(lock):
+        pass
+    assert victim.read_text() == "precious"
+    lock.unlink()
+    os.mkfifo(lock)
+    with pytest.raises(UserError, match=r"one\.lock is a pipe"), trunk.alone(lock):
+        pass
+    place = tmp_path / "work"
+    place.mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (place / "trunks").symlink_to(tmp_path / "elsewhere")
+    wanted = complete_run(job(**SWITCHED["post-local"]).run, data("digits", None, 320).card)
+    execution = prepare(wanted, data("digits", None, 320), tmp_path / "run", Observer())
+    with pytest.raises(UserError, match="trunks is a link; remove it"):
+        trunk.start(execution, place)
+    (place / "trunks").unlink()
+    trunk.start(execution, place)
+    [*_, made] = sorted((place / "trunks").glob("*.pt"))
+    made.unlink()
+    made.with_suffix(".partial").symlink_to(victim)
+    again = prepare(wanted, data("digits", None, 320), tmp_path / "again", Observer())
+    trunk.start(again, place)
+    assert victim.read_text() == "precious"
+    made.unlink()
+    os.mkfifo(made)
+    third = prepare(wanted, data("digits", None, 320), tmp_path / "third", Observer())
+    with pytest.raises(UserError, match="is a pipe or a device"):
+        trunk.start(third, place)

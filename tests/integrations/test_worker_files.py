@@ -76,3 +76,14 @@ def test_a_save_of_more_workers_is_refused(folder: Path) -> None:
     changed(worker_files.file_of(folder, 0), workers=2)
     with pytest.raises(UserError, match="saved by 2 workers, and there are 1"):
         worker_files.read(folder)
+
+
+def test_nothing_is_written_through_a_link(folder: Path) -> None:
+    (folder / "victim").write_text("precious")
+    path = worker_files.file_of(folder, 0)
+    path.with_suffix(".part").symlink_to(folder / "victim")
+    model = torch.nn.Linear(3, 2)
+    optimizer = LocalSGD(torch.optim.SGD(model.parameters(), lr=0.1), model, local_steps=2)
+    worker_files.write(folder, model, optimizer)
+    assert (folder / "victim").read_text() == "precious"
+    assert worker_files.read(folder)["model"]["weight"].equal(model.weight)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -57,3 +58,28 @@ def test_kinds_without_a_figure_are_passed_over(tmp_path: Path) -> None:
 def test_other_formats(tmp_path: Path) -> None:
     (path,) = draw(HISTORY, tmp_path, ending="svg")
     assert path.read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize("name", ["$\\frac$", "a $ b $ c", "x\x1b]0;P\x07", "[/x]"])
+def test_names_are_no_formulas(tmp_path: Path, name: str) -> None:
+    """A folder of that name, as a label and as a title."""
+    drawn = [{**record, "model": name, "data": name} for record in (*HISTORY, *DRIFT)]
+    assert [path.name for path in draw(drawn, tmp_path, ending="svg")] == [
+        "largest_eigenvalue.svg",
+        "drift.svg",
+    ]
+    ElementTree.parse(tmp_path / "largest_eigenvalue.svg")
+
+
+def test_nothing_is_drawn_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("precious")
+    for name in ("drift.png", ".drift.png"):
+        (tmp_path / name).symlink_to(tmp_path / "victim")
+    draw(DRIFT, tmp_path)
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert (tmp_path / "drift.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_drift_of_a_run_that_has_diverged_is_a_gap(tmp_path: Path) -> None:
+    drawn = [*DRIFT, {**DRIFT[0], "step": 12, "to_mean": [None, 1.0], "updates": [None, None]}]
+    assert draw(drawn, tmp_path) == [tmp_path / "drift.png"]

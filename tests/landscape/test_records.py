@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,27 @@ def test_files_that_are_no_records(tmp_path: Path, text: str, match: str) -> Non
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot read"):
         read_records(tmp_path / "none")
+
+
+def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / f"r.jsonl.{os.getpid()}.part").symlink_to(tmp_path / "victim")
+    write_records(tmp_path / "r.jsonl", [{"kind": "a"}])
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [(b"\xff\n", "r is no text: "), (b"[" * 200_000, "line 1 of .*r is not JSON: ")],
+)
+def test_bytes_that_are_no_records(tmp_path: Path, content: bytes, match: str) -> None:
+    (tmp_path / "r").write_bytes(content)
+    with pytest.raises(UserError, match=match):
+        read_records(tmp_path / "r")
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "r")
+    with pytest.raises(UserError, match="is a pipe or a device"):
+        read_records(tmp_path / "r")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 from localsgd.errors import UserError
 from localsgd.logs import JsonLines, Logger, MLflow, TensorBoard, WeightsAndBiases
 from localsgd.logs.choice import loggers_of, names_of
+from localsgd.logs.logger import Numbers
+from localsgd.logs.tracked import Tracked
 from localsgd.results import rows
 from localsgd.train.engine.execution import Execution, prepare
 from localsgd.train.engine.observer import Observer, Observers
@@ -152,3 +155,53 @@ def test_nothing_is_imported_unless_asked_for() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100
     )
     assert done.stdout == "set()\n"
+
+
+class Service(Tracked):
+    name = "service"
+
+    def open(self, identity: str | None, settings: Mapping[str, Any]) -> str:
+        return identity or "new"
+
+    def tell(self, step: int, numbers: Numbers) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [b"", b"{}", b"[1]", b"\xff", b"[" * 200_000, b'{"id": "a", "step": 1e400}', b'{"id": 5}'],
+    ids=["empty", "nothing", "list", "no text", "deep", "infinite", "number"],
+)
+def test_a_damaged_id_is_refused_in_one_line(tmp_path: Path, kept: bytes) -> None:
+    (tmp_path / "service.json").write_bytes(kept)
+    with pytest.raises(UserError, match=r"service\.json is ") as refused:
+        Service(tmp_path).begin({})
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_an_id_is_kept(tmp_path: Path) -> None:
+    service = Service(tmp_path)
+    service.begin({})
+    service.log(4, {"epoch": 1.0})
+    assert json.loads((tmp_path / "service.json").read_text()) == {"id": "new", "step": 4}
+    Service(tmp_path).begin({})
+
+
+@pytest.mark.parametrize(("kind", "name"), [(TensorBoard, "tensorboard"), (JsonLines, "log.jsonl")])
+def test_nothing_is_logged_through_a_link(tmp_path: Path, kind: type[Logger], name: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "events.out.tfevents.1").write_text("precious")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / name).symlink_to(elsewhere)
+    (run / f"{name}.partial").symlink_to(elsewhere / "events.out.tfevents.1")
+    if kind is TensorBoard:
+        pytest.importorskip("torch.utils.tensorboard", reason="tensorboard is not installed")
+        with pytest.raises(UserError, match="tensorboard is a link; remove it"):
+            kind(run).begin({})
+    else:
+        kind(run).begin({})
+        kind(run).log(4, {"epoch": 1.0})
+        assert (run / name).read_text() == '{"step": 4, "epoch": 1.0}\n'
+    assert [path.read_text() for path in elsewhere.iterdir()] == ["precious"]

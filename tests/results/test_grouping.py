@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import msgspec
@@ -79,3 +80,9 @@ def test_curve_is_over_the_runs_that_have_come_so_far(tmp_path: Path) -> None:
     steps = 4 * 1437 // 128
     assert first.bytes == (steps // 2 * ROW_BYTES,)
     assert second.bytes == (steps * ROW_BYTES,)
+
+
+def test_a_spread_beyond_a_float_is_infinite() -> None:
+    """`**` would raise, and the losses of runs that diverge may be as large."""
+    found = Spread.of([1e308, -1e308])
+    assert found == Spread(0.0, math.inf)

@@ -66,7 +66,7 @@ def summary_of(plan: Plan, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         **{name: last[name] for name in kept},
         "batch_norm": "mean",
-        "local_accuracy": last["test_accuracy"] - 0.01,
+        "local_accuracy": max(0.0, last["test_accuracy"] - 0.01),
         "best_accuracy": best["test_accuracy"],
         "best_epoch": best["epoch"],
         "steps": plan.steps,

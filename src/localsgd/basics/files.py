@@ -1,4 +1,8 @@
-"""Reads files from elsewhere; those that are endless, no regular files or damaged are refused."""
+"""Reads files from elsewhere, and writes beside them.
+
+Those that are endless, no regular files or damaged are refused. Nothing is written through a link:
+a folder from someone else may have one to any file of its reader.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,14 @@ import stat
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, TypeVar
 
+import msgspec
+
+from localsgd.basics.refused import explained
 from localsgd.errors import UserError
+
+T = TypeVar("T")
 
 MOST = 1 << 28
 """Most bytes of a text that is read; the largest files of a run's folder are far smaller."""
@@ -41,6 +51,31 @@ def size_of_own(path: Path) -> int:
     return found.st_size
 
 
+def check_no_link(path: Path) -> None:
+    """Raises for a symbolic link, through which something else would be written or removed."""
+    if path.is_symlink():
+        raise UserError(f"{path} is a link; remove it")
+
+
+def open_anew(path: Path) -> IO[bytes]:
+    """Makes a file to write to, in place of a file or a link that is there."""
+    path.unlink(missing_ok=True)
+    return path.open("xb")  # never follows a link
+
+
+def open_to_add(path: Path) -> IO[bytes]:
+    """Opens a file to add to it or to lock it; it is made if it isn't there, and never cut.
+
+    Raises:
+        UserError: it is a link, a pipe or a device.
+        OSError: it cannot be opened.
+    """
+    check_no_link(path)
+    check_regular(path)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    return os.fdopen(os.open(path, flags, 0o666), "ab")
+
+
 def read_text(path: Path, most: int = MOST) -> str:
     """The text of a regular file in UTF-8.
 
@@ -58,6 +93,39 @@ def read_text(path: Path, most: int = MOST) -> str:
         return content.decode()
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is no text: {error.reason} at byte {error.start}") from None
+
+
+def read_json(path: Path, kind: type[T], advice: str) -> T:
+    """The value of a kind, as msgspec knows them, that a file has as JSON.
+
+    Args:
+        path: of the file.
+        kind: of the value.
+        advice: for its user, at the end of the message.
+
+    Raises:
+        UserError: it has none, or is no regular file.
+        OSError: it cannot be opened or read.
+    """
+    try:
+        return msgspec.json.decode(read_text(path), type=kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        reason = ": ".join(filter(None, explained(error, kind)))
+        raise UserError(f"{path} is damaged: {reason}; {advice}") from None
+
+
+def expanded(path: Path | str) -> Path:
+    """`path` with the home folder in place of a leading `~`.
+
+    Raises:
+        UserError: there is no such home, or it can be no path.
+    """
+    if "\0" in str(path):
+        raise UserError(f"{str(path)!r} is no path, since it has a zero character; give another")
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise UserError(f"{path} names a home that is not there; give the path in full") from None
 
 
 _DAMAGE = (
@@ -98,6 +166,8 @@ def _reason(error: Exception) -> str:
         return "it holds what is no tensor, number or text"
     if isinstance(error, EOFError):
         return "it ends too early"
+    if isinstance(error, msgspec.ValidationError):
+        return ": ".join(filter(None, explained(error)))
     said = next(iter(str(error).splitlines()), "")
     plain = isinstance(error, OSError | RuntimeError) or type(error) is ValueError
     return said if plain and said else f"{type(error).__name__}: {said}"

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
 
+from localsgd.basics.console import Console
 from localsgd.cli.options import CompareCommand
 from localsgd.cli.training import (
     SAME,

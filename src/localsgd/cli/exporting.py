@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Literal
 
-from rich.console import Console
-
+from localsgd.basics.console import Console
 from localsgd.cli.options import ExportCommand
 from localsgd.cli.sweeping import named
 from localsgd.errors import UserError

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import msgspec
 
+from localsgd.basics.files import read_json
 from localsgd.basics.units import plural
 from localsgd.cli.options import Hosting, ResumeHosting
 from localsgd.errors import UserError
+from localsgd.logs.choice import services_of
 from localsgd.train.engine.run_folder import Folder, write_whole
 from localsgd.train.launch import World, find_world, is_launched
 from localsgd.train.launch.join import cores
@@ -26,6 +28,8 @@ class LastLaunch(msgspec.Struct, frozen=True):
         processes: the number that a command started on its machine; `None` for a single process,
             and for those of torchrun or srun, which will start them again.
         data_dir: absolute; `None` if the usual folders were searched.
+        log: only loggers that write into the folder are taken over. The folder may be someone
+            else's, and a service would get its numbers in this user's name.
     """
 
     processes: int | None = None
@@ -63,10 +67,19 @@ def as_before(path: Path, given: ResumeHosting) -> Hosting:
         checkpoint_every=kept.checkpoint_every,
         heartbeat_seconds=kept.heartbeat_seconds,
         timeout_minutes=kept.timeout_minutes,
-        log=kept.log,
+        log=",".join(name for name in kept.log.split(",") if not services_of(name)),
     )
     said = {field.name: getattr(given, field.name) for field in fields(given)}
     return replace(before, **{name: value for name, value in said.items() if value is not None})
+
+
+def not_told(path: Path, given: ResumeHosting) -> str:
+    """A line on the services that the run in the folder `path` was logged to, and is not now."""
+    log = _read(path / NAME).log
+    services = services_of(log)
+    if given.log is not None or not services:
+        return ""
+    return f"Not logged to {' and '.join(services)} as before, unless you say --log {log}"
 
 
 def processes_of(folder: Folder) -> int:
@@ -84,9 +97,4 @@ def _read(path: Path) -> LastLaunch:
     """The settings in the file; the defaults if the run ended before they were written."""
     if not path.is_file():
         return LastLaunch()
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=LastLaunch)
-    except msgspec.MsgspecError as error:
-        raise UserError(
-            f"{path} is damaged: {error}; delete it, and give --processes and --data-dir again"
-        ) from None
+    return read_json(path, LastLaunch, "delete it, and give --processes and --data-dir again")

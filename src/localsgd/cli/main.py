@@ -18,6 +18,7 @@ import msgspec
 import tyro
 
 from localsgd.basics import starting
+from localsgd.basics.printable import printable
 from localsgd.cli.fault_tolerant import FLAG, FaultTolerantCommand, split
 from localsgd.cli.offered import offering, plain, used
 from localsgd.cli.options import (
@@ -138,7 +139,7 @@ def _parse(arguments: list[str]) -> Command | FaultTolerantCommand:
     base = from_json(Path(config)) if config else Run()
     for note in changed_plugins(base):
         if find_world().rank == 0:
-            print(note)
+            print(printable(note))
     commands = {
         "run": RunCommand(run=base),
         "compare": CompareCommand(run=base.opened()),

@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from torch import nn
 
+from localsgd.basics.console import Console
+from localsgd.basics.files import check_no_link
 from localsgd.basics.seeds import generator_for
 from localsgd.cli.options import LandscapeCommand
 from localsgd.errors import UserError
@@ -36,7 +37,10 @@ def landscape(command: LandscapeCommand) -> int:
     """Measures, writes records and figures, and prints tables."""
     command.check()
     folders = named(command.folders)
-    out = command.out or output_folder(list(folders.values()))
+    out = command.out
+    if out is None:
+        out = output_folder(list(folders.values()))
+        check_no_link(out)
     check_place(out)
     run = alike(folders)
     wanted = plan(command)
@@ -202,7 +206,7 @@ def watched(folders: dict[str, Folder]) -> Records:
 @contextmanager
 def reported(console: Console) -> Generator[Tell]:
     """A progress bar; nothing is shown if there is no terminal."""
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()
     hidden = not console.is_terminal or console.quiet
     with Progress(
         *columns, TimeElapsedColumn(), console=console, transient=True, disable=hidden

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import tyro
 from tyro.conf import Positional, arg
 
+from localsgd.basics.files import expanded
 from localsgd.errors import UserError
 from localsgd.train.config.run import Run
 
@@ -49,10 +50,11 @@ class Hosting:
     @property
     def data_place(self) -> Path | None:
         """`data_dir` as an absolute path, which holds in every process."""
-        return None if self.data_dir is None else self.data_dir.expanduser().resolve()
+        return None if self.data_dir is None else expanded(self.data_dir).resolve()
 
     def check(self) -> None:
-        """Refuses numbers that are out of range."""
+        """Refuses numbers that are out of range, and a data folder that is no path."""
+        _ = self.data_place
         for name, least in (("processes", 1), ("checkpoint_every", 1)):
             value = getattr(self, name)
             if isinstance(value, int) and value < least:
@@ -93,7 +95,8 @@ class ResumeHosting:
     watch: str = ""
     """What to measure during training; as before if not given."""
     log: str | None = None
-    """Where to log to; as before if not given, and "" for nowhere."""
+    """Where to log to; if not given, into the run's folder as before, but not to wandb or mlflow;
+    "" for nowhere."""
     quiet: bool = False
     """Print nothing but errors."""
     use: Use = ()
@@ -426,8 +429,7 @@ def hosting_arguments(hosting: Hosting) -> list[str]:
         arguments.append(f"--data-dir={hosting.data_place}")
     if hosting.watch:
         arguments.append(f"--watch={hosting.watch}")
-    if hosting.log:
-        arguments.append(f"--log={hosting.log}")
+    arguments.append(f"--log={hosting.log}")  # `resume` takes none as what was before
     if hosting.quiet:
         arguments.append("--quiet")
     arguments += [f"--use={module}" for module in hosting.use]

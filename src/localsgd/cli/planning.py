@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
 from localsgd.averaging.placement import HostedLevel, Placement, placement_of
 from localsgd.averaging.topology import Topology
+from localsgd.basics.console import Console
 from localsgd.basics.units import count, duration, percent, plural
 from localsgd.cli.options import PlanCommand
 from localsgd.cost.allreduce import Link

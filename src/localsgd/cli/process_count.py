@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import msgspec
 import torch
-from rich.console import Console
 
 from localsgd.averaging.placement import placement_of
 from localsgd.averaging.topology import Topology, check_hosting
+from localsgd.basics.console import Console
 from localsgd.basics.units import plural
 from localsgd.errors import UserError
 from localsgd.train.config.blame import naming_parts

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import localsgd
+from localsgd.basics.files import expanded
 from localsgd.cli.options import ReproduceCommand
 from localsgd.errors import UserError
 
@@ -46,7 +47,7 @@ def experiments_module(module: str, checkout: Path | None) -> ModuleType:
 
     Code in the current folder is never run: nobody has asked for it.
     """
-    folder = (checkout or Path(localsgd.__file__).parents[2]).expanduser().resolve()
+    folder = expanded(checkout or Path(localsgd.__file__).parents[2]).resolve()
     if not (folder / "experiments" / "registry.py").is_file():
         raise UserError(
             f"{folder} has no experiments/, which is no part of the installed package; give a "

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-
+from localsgd.basics.console import Console
 from localsgd.cli.options import ShowCommand, TasksCommand
 from localsgd.cli.swept import shown, swept_in
 from localsgd.errors import UserError

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
 
+from localsgd.basics.console import Console
 from localsgd.basics.shards import shard_of, share
 from localsgd.basics.units import plural
 from localsgd.cli.comparing import check_runs, check_varied, folder_name

@@ -8,12 +8,13 @@ from pathlib import Path
 import msgspec
 from rich.table import Table
 
-from localsgd.basics.files import read_text
+from localsgd.basics.files import read_json
 from localsgd.errors import UserError
 from localsgd.results.contrasts import contrasts
 from localsgd.results.grouping import groups
 from localsgd.results.sheet import sheet_of
 from localsgd.show import sheets
+from localsgd.train.config.run import Run
 from localsgd.train.config.vary import Point, point
 from localsgd.train.engine.run_folder import Folder, write_whole
 
@@ -33,6 +34,10 @@ class Swept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     varied: tuple[str, ...]
     baseline: Mapping[str, str]
 
+    def __post_init__(self) -> None:
+        if len({*self.varied} & {*Run.__struct_fields__}) < len(self.varied):
+            raise ValueError(f"varied is {', '.join(self.varied)}; give settings, each once")
+
 
 def keep(out: Path, runs: Sequence[str], varied: Sequence[str], baseline: Point) -> None:
     """Writes what is swept into the folder `out`."""
@@ -46,10 +51,7 @@ def swept_in(out: Path) -> Swept | None:
     path = out / NAME
     if not path.is_file():
         return None
-    try:
-        return msgspec.json.decode(read_text(path), type=Swept)
-    except msgspec.MsgspecError as error:
-        raise UserError(f"{path} is damaged: {error}; remove it, or sweep once more") from None
+    return read_json(path, Swept, "remove it, or sweep once more")
 
 
 def check_same(out: Path, runs: Sequence[str], varied: Sequence[str]) -> None:

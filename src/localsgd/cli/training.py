@@ -14,11 +14,12 @@ from typing import Any
 
 import msgspec
 import torch.distributed as dist
-from rich.console import Console
 
 from localsgd.averaging.topology import check_hosting
+from localsgd.basics.console import Console
+from localsgd.basics.files import check_no_link, expanded
 from localsgd.basics.starting import TOO_EARLY
-from localsgd.cli.last_launch import as_before, keep, processes_of
+from localsgd.cli.last_launch import as_before, keep, not_told, processes_of
 from localsgd.cli.options import (
     Hosting,
     ResumeCommand,
@@ -118,6 +119,9 @@ def resume(command: ResumeCommand) -> int:
     complete(wanted)  # refuses an impossible run before anything starts
     hosting = as_before(command.folder, command.hosting)
     hosting.check()
+    unsaid = not_told(command.folder, command.hosting)
+    if unsaid and leads():
+        Console(quiet=hosting.quiet).print(unsaid, soft_wrap=True)
     if folder.summary() is not None:
         again = going_on(wanted, command.folder, "show")
         raise UserError(f"{command.folder} has ended; see `{again}`")
@@ -168,10 +172,10 @@ def complete(wanted: Run) -> Run:
     """
     init, partition = wanted.init, wanted.partition
     if init is not None:
-        init = str(Path(init).expanduser().absolute())
+        init = str(expanded(init).absolute())
     kind, _, path = partition.partition(":")
     if kind == "column" and path:
-        partition = f"column:{Path(path).expanduser().absolute()}"
+        partition = f"column:{expanded(path).absolute()}"
     given = msgspec.structs.replace(wanted, init=init, partition=partition)
     return complete_run(given, tasks.card(given.task))
 
@@ -303,6 +307,7 @@ class Host:
             self.console.print(f"Records: {path}")
 
     def _start_from(self, trunks: Path, execution: Execution, live: Live) -> None:
+        check_no_link(trunks)
         trunk.start(
             execution,
             trunks,

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from localsgd.basics.files import as_saved, check_regular
+from localsgd.basics.files import as_saved, check_regular, open_anew
 from localsgd.basics.units import plural
 from localsgd.errors import UserError
 from localsgd.optimizer import LocalSGD
@@ -58,8 +58,10 @@ def write(
         "scaler": None if scaler is None else scaler.state_dict(),
         "gradients": gradients,
     }
-    torch.save(state, path.with_suffix(".part"))
-    os.replace(path.with_suffix(".part"), path)
+    part = path.with_suffix(".part")
+    with open_anew(part) as file:
+        torch.save(state, file)
+    os.replace(part, path)
 
 
 def read(folder: str | Path) -> State:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from localsgd.basics import strict_json
+from localsgd.basics.files import open_anew, read_text
 from localsgd.errors import UserError
 
 
@@ -18,7 +19,9 @@ def write_records(path: str | Path, records: Iterable[Mapping[str, Any]]) -> Pat
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f"{path.name}.{os.getpid()}.part")
     lines = map(strict_json.dumps, records)
-    beside.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    content = "".join(f"{line}\n" for line in lines).encode()
+    with open_anew(beside) as file:
+        file.write(content)
     beside.replace(path)
     return path
 
@@ -27,14 +30,15 @@ def read_records(path: str | Path) -> list[dict[str, Any]]:
     """The records of a file of JSON lines."""
     records = []
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_text(Path(path))
     except OSError as error:
         raise UserError(f"cannot read records from {path}: {error.strerror}") from error
     for number, line in enumerate(text.splitlines(), start=1):
         try:
             record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"line {number} of {path} is not JSON: {error.msg}") from error
+        except (ValueError, RecursionError) as error:
+            reason = getattr(error, "msg", error)
+            raise UserError(f"line {number} of {path} is not JSON: {reason}") from error
         if not isinstance(record, dict) or "kind" not in record:
             raise UserError(f"line {number} of {path} is no record: it has no 'kind'")
         records.append(record)

@@ -10,6 +10,7 @@ from localsgd.logs.json_lines import JsonLines
 from localsgd.logs.logger import Logger
 from localsgd.logs.ml_flow import MLflow
 from localsgd.logs.tensor_board import TensorBoard
+from localsgd.logs.tracked import Tracked
 from localsgd.logs.weights_and_biases import WeightsAndBiases
 
 LOGGERS: dict[str, type[Logger]] = {
@@ -38,6 +39,12 @@ def names_of(text: str) -> list[str]:
                 f"pip install 'localsgd[{name}]', or use --log jsonl"
             )
     return names
+
+
+def services_of(text: str) -> list[str]:
+    """The names in a text such as `wandb,jsonl` of services, which get numbers as a user's own."""
+    names = [name.strip() for name in text.split(",")]
+    return [name for name in names if issubclass(LOGGERS.get(name, Logger), Tracked)]
 
 
 def loggers_of(text: str, path: Path) -> list[Logger]:

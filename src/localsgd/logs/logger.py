@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from localsgd.basics.strict_json import number
 from localsgd.results.numbers import numbers_of
 from localsgd.train.config.run import to_json
 from localsgd.train.engine.assembly import Assembly
@@ -99,7 +100,7 @@ def measured_numbers(record: Mapping[str, Any]) -> Numbers:
     """
     found: dict[str, float | None] = {}
     if record.get("kind") == "drift":
-        away = record["to_mean"]
+        away = [*map(number, record["to_mean"])]
         found["drift_to_mean"] = sum(away) / len(away)
         found["drift_between"] = record["between"]
         found["drift_alignment"] = record["alignment"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, final
 
+from localsgd.basics.files import check_no_link
 from localsgd.logs.logger import Logger, Numbers
 
 
@@ -16,6 +17,7 @@ class TensorBoard(Logger):
         from torch.utils.tensorboard.writer import SummaryWriter
 
         place = self.path / "tensorboard"
+        check_no_link(place)
         for file in place.glob("events.out.tfevents.*"):
             file.unlink()  # what was there before is logged again
         self._writer = SummaryWriter(str(place))

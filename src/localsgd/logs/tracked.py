@@ -7,10 +7,18 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from localsgd.basics.files import read_text
-from localsgd.errors import UserError
+import msgspec
+
+from localsgd.basics.files import read_json
 from localsgd.logs.logger import Logger, Numbers
 from localsgd.train.engine.run_folder import write_whole
+
+
+class _Kept(msgspec.Struct):
+    """The run's id and the last step that was told; -1 before the first."""
+
+    id: str | None
+    step: int
 
 
 class Tracked(Logger):
@@ -33,8 +41,8 @@ class Tracked(Logger):
 
     def begin(self, settings: Mapping[str, Any]) -> None:
         kept = self._kept()
-        self._told = kept.get("step", -1)
-        self._identity = self.open(kept.get("id"), settings)
+        self._told = kept.step
+        self._identity = self.open(kept.id, settings)
 
     def log(self, step: int, numbers: Numbers) -> None:
         if step < self._told or (step == self._told and self._replaying):
@@ -44,12 +52,8 @@ class Tracked(Logger):
         content = json.dumps({"id": self._identity, "step": step})
         write_whole(self.path / f"{self.name}.json", content.encode() + b"\n")
 
-    def _kept(self) -> dict[str, Any]:
+    def _kept(self) -> _Kept:
         path = self.path / f"{self.name}.json"
-        if not path.is_file():
-            return {}
-        try:
-            found = json.loads(read_text(path))
-            return {"id": str(found["id"]), "step": int(found["step"])}
-        except (ValueError, KeyError, TypeError):
-            raise UserError(f"{path} is damaged; remove it to log to a new run") from None
+        if not path.exists():
+            return _Kept(None, -1)
+        return read_json(path, _Kept, "remove it to log to a new run")

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, final
 
+from localsgd.basics.files import check_no_link
 from localsgd.logs.logger import Numbers
 from localsgd.logs.tracked import Tracked
 
@@ -22,6 +23,7 @@ class WeightsAndBiases(Tracked):
     def open(self, identity: str | None, settings: Mapping[str, Any]) -> str:
         import wandb
 
+        check_no_link(self.path / "wandb")
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "localsgd"),
             name=self.path.resolve().name,

@@ -42,7 +42,12 @@ class Record:
 
     @staticmethod
     def read(folder: Folder) -> Record:
-        return Record(folder, folder.run, folder.metrics(), folder.summary())
+        found = Record(folder, folder.run, folder.metrics(), folder.summary())
+        if found.rows and metric_of(found.rows[0]) is not found.metric:
+            raise UserError(
+                f"{folder.path} is damaged: metrics.jsonl and summary.json have different metrics"
+            )
+        return found
 
     @property
     def last(self) -> dict[str, Any]:
@@ -74,7 +79,7 @@ class Spread:
         mean = sum(values) / len(values)
         if len(values) == 1:
             return Spread(mean, None)
-        squares = sum((value - mean) ** 2 for value in values)
+        squares = sum((value - mean) * (value - mean) for value in values)  # ** may raise
         return Spread(mean, math.sqrt(squares / (len(values) - 1)))
 
 

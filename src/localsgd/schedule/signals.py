@@ -265,11 +265,20 @@ class Signals:
         if known is not None:
             known = dict(known)
             reported = known.pop("reported", ())
-            self._known = Signal.of([*map(number, (*known.values(), *reported))])
+            numbers = [*map(number, (*known.values(), *reported))]
+            _check_width(numbers, Signal.width(self.reported))
+            self._known = Signal.of(numbers)
         self._decay = FirstDecay(**state["decay"])
         self._decayed = state.get("decayed", self._decay.decayed)
         self._coming = None
         if coming is not None:
             rows = [list(map(number, row)) for row in coming]
+            for row in rows:
+                _check_width(row, self.width)
             received = torch.tensor(rows, dtype=torch.float64)
             self._coming = Late(Pending.done(received), received.device)
+
+
+def _check_width(numbers: Sequence[float], wanted: int) -> None:
+    if len(numbers) != wanted:
+        raise ValueError(f"its signals have {len(numbers)} numbers in place of {wanted}")

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -402,6 +404,79 @@ def test_whatever_a_checkpoint_holds_is_taken_or_refused_in_one_line(checkpoint:
     assert refused > {"run", "position", "levels", "params", "buffers", "inner", "layouts of one"}
     resealed(checkpoint, common, worker)
     checkpoints.load(into, checkpoint)
+
+
+ENTRY = {"calls": 1, "bytes": 8, "seconds": 0.5, "arrived": 8}
+
+
+@pytest.mark.parametrize(
+    ("place", "values"),
+    [
+        ("step", (None, "5", -5, 45.5, 6, [1], 10**30)),
+        ("syncs", (["x", 1], [None, None], [1], [-1, 1])),
+        ("model_syncs", ("x", None, -1)),
+        ("inner_state_keys", (5, [5])),
+        ("seconds", ("x", None, -1.0, 1e300, [1])),
+        ("signals", (5, {"a": 1}, {"observed": [1]})),
+        ("signals.known", (5, [1], {"learning_rate": "x"}, {"learning_rate": 0.1})),
+        ("signals.coming", (5, [5], [["x"]], [[1.0]])),
+        ("signals.decay", (5, {}, {"highest": None})),
+        ("signals.decayed", (5, "x")),
+        ("ledger", (5, [{}, {}], [ENTRY], [ENTRY, ENTRY | {"calls": "x"}])),
+        ("ledger.0.seconds", (None, "x", -1.0)),
+        ("ledger.0.arrived", (None, "x", -1)),
+        ("position", ({}, 5, None)),
+        ("position.lengths", ("x", [0], [1, 2, 3], [None, 2])),
+        ("position.left", (["x", 1], [-1, 1], [], [10**12, 1])),
+        ("position.depth", ("x", 99, -1)),
+        ("position.lockstep", ("x", 99)),
+        ("position.memories", ([], [{}], [{}, {"x": "y"}], [{}, 5])),
+        ("extra", (5, None, [])),
+    ],
+)
+def test_numbers_of_the_wrong_kind_are_refused(
+    checkpoint: Path, place: str, values: tuple[Any, ...]
+) -> None:
+    """In what all share, with a checksum that fits."""
+    path = checkpoint / "common.json"
+    before = checkpoints._unsealed(checkpoint)
+    into = assembled("both")
+    *outer, last = [int(key) if key.isdecimal() else key for key in place.split(".")]
+    for value in values:
+        common = copy.deepcopy(before)
+        inside: Any = common
+        for key in outer:
+            inside = inside[key]
+        inside[last] = value
+        path.write_text(json.dumps(checkpoints._sealed(common)))
+        with pytest.raises(UserError, match="is damaged, or of another version: ") as refused:
+            checkpoints.load(into, checkpoint)
+        assert len(str(refused.value).splitlines()) == 1
+    path.write_text(json.dumps(checkpoints._sealed(before)))
+    checkpoints.load(into, checkpoint)
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    """Neither the folder of checkpoints nor one of them, whole or begun, lies elsewhere."""
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "step-00000007").mkdir(parents=True)
+    (elsewhere / "step-00000007" / "mine").write_text("")
+    folder = tmp_path / "checkpoints"
+    folder.symlink_to(elsewhere)
+    says = f"{folder} is a link; remove it"
+    assembly = assembled("plain")
+    with pytest.raises(UserError, match=re.escape(says)):
+        checkpoints.save(assembly, folder, barrier, {})
+    assert [path.name for path in elsewhere.iterdir()] == ["step-00000007"]
+    folder.unlink()
+    folder.mkdir()
+    (folder / "step-00000000.partial").symlink_to(elsewhere)
+    checkpoints.save(assembly, folder, barrier, {})
+    assert [path.name for path in folder.iterdir()] == ["step-00000000"]
+    (folder / "step-00000007").symlink_to(elsewhere / "step-00000007")
+    with pytest.raises(UserError, match=r"step-00000007 is a link; remove it"):
+        checkpoints.checkpoints(folder)
+    assert (elsewhere / "step-00000007" / "mine").exists()
 
 
 @pytest.mark.parametrize("value", [torch.zeros(()), torch.zeros(1), torch.zeros(3, 3)])

@@ -5,6 +5,7 @@ import json
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -277,3 +278,116 @@ def test_pipes_and_devices_are_refused(folder: Folder) -> None:
     with pytest.raises(UserError, match="is a pipe or a device"):
         folder.metrics()
     assert folder.environment() == {}  # as if it were not there
+
+
+def test_nothing_is_written_through_a_link(folder: Folder, tmp_path: Path) -> None:
+    """Whatever a received folder links to, only the names in it change."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    for name in ("metrics.jsonl", "model.safetensors", "summary.json"):
+        (folder.path / f"{name}.partial").symlink_to(victim)
+    folder.append(ROW)
+    folder.forget_after(4)
+    folder.finish(SUMMARY, nn.Linear(1, 1))
+    assert victim.read_text() == "precious"
+    assert folder.metrics() == [ROW]
+    (folder.path / "metrics.jsonl").unlink()
+    (folder.path / "metrics.jsonl").symlink_to(victim)
+    with pytest.raises(UserError, match=r"metrics\.jsonl is a link; remove it"):
+        folder.append(ROW)
+    assert victim.read_text() == "precious"
+    (folder.path / "snapshots").symlink_to(tmp_path)
+    with pytest.raises(UserError, match="snapshots is a link; remove it"):
+        folder.snapshot(1, nn.Linear(1, 1))
+
+
+def test_a_lock_that_is_a_link_or_a_pipe_is_refused(folder: Folder, tmp_path: Path) -> None:
+    lock = folder.path / ".lock"
+    lock.unlink()
+    lock.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"\.lock is a link; remove it"), locked(folder.path):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
+    lock.unlink()
+    os.mkfifo(lock)
+    with pytest.raises(UserError, match=r"\.lock is a pipe"), locked(folder.path):
+        pass
+
+
+def test_runs_on_another_disk_are_as_others(tmp_path: Path) -> None:
+    """Only names inside a run's folder are no links."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "runs").symlink_to(tmp_path / "disk")
+    made = Folder.create(tmp_path / "runs" / "one", tiny(), {})
+    (tmp_path / "two").symlink_to(made.path)
+    linked = Folder.open(tmp_path / "two")
+    with locked(linked.path):
+        linked.append(ROW)
+        linked.forget_after(4)
+    assert made.metrics() == [ROW]
+
+
+WRONG_ENTRIES = [
+    [],
+    [*LEDGER, *LEDGER],
+    *([LEDGER[0] | {"arrived": wrong}] for wrong in (None, "x", -1, 10**400)),
+    [LEDGER[0] | {"calls": -1}],
+    [LEDGER[0] | {"seconds": 1e300}],
+]
+"""Ledgers of a run of one level that no run writes."""
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("step", [-1, 1e308, 10**30]),
+        ("epoch", [-1.0, 1e308, 10**400]),
+        ("seconds", [-1.0, 1e308]),
+        ("syncs", [[], [2, 2], [-1], ["x"], 5]),
+        ("ledger", WRONG_ENTRIES),
+        ("local_steps", [None, 5, [], [1, 2], ["x"]]),
+        ("drift", [None, 5, {"to_mean": "x"}]),
+        ("test_accuracy", [1e308, -0.1, "x"]),
+        ("local_accuracy", [1e308, "x"]),
+    ],
+)
+def test_numbers_that_no_evaluation_has_are_refused(
+    folder: Folder, name: str, wrong: list[Any]
+) -> None:
+    for value in wrong:
+        (folder.path / "metrics.jsonl").write_text(json.dumps(ROW | {name: value}) + "\n")
+        with pytest.raises(UserError, match=rf"metrics\.jsonl:1 is damaged: {name}") as refused:
+            folder.metrics()
+        assert len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("steps", [-1, 1e308]),
+        ("samples", [-1, 1e308]),
+        ("best_epoch", ["x", -1.0]),
+        ("seconds", [-1.0, 1e308]),
+        ("paused", [None, {"saving": "x"}]),
+        ("syncs", [[], [2, 2], ["x"]]),
+        ("ledger", WRONG_ENTRIES),
+        ("test_accuracy", [1e308]),
+        ("best_accuracy", [1e308, "x", True]),
+        ("local_accuracy", [1e308, "x"]),
+    ],
+)
+def test_numbers_that_no_summary_has_are_refused(
+    folder: Folder, name: str, wrong: list[Any]
+) -> None:
+    for value in wrong:
+        (folder.path / "summary.json").write_text(json.dumps(SUMMARY | {name: value}))
+        with pytest.raises(UserError, match=rf"summary\.json is damaged: {name}"):
+            folder.summary()
+
+
+def test_evaluations_have_one_metric(folder: Folder) -> None:
+    other = {key: value for key, value in ROW.items() if key != "test_accuracy"}
+    folder.append(ROW)
+    folder.append(other | {"test_perplexity": 90.0})
+    with pytest.raises(UserError, match=r"metrics\.jsonl:2 is damaged: it has another metric"):
+        folder.metrics()

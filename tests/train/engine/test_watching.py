@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,11 +11,12 @@ import torch
 
 from localsgd.errors import UserError
 from localsgd.landscape import Hessian, Objective, lanczos
+from localsgd.train.config.plan import Plan
 from localsgd.train.data.sampling.subset import batches_of
 from localsgd.train.engine.assembly import Assembly
 from localsgd.train.engine.evaluation import averaged_model
 from localsgd.train.engine.execution import Execution, Interrupted
-from localsgd.train.engine.watching import FILE, records, watch, watched
+from localsgd.train.engine.watching import FILE, AtEpochs, Watching, records, watch, watched
 from tests.runs import STEPS, digits, prepared, same, signalled_at, tiny, worker_states
 
 pytestmark = pytest.mark.timeout(300)
@@ -140,7 +142,8 @@ def test_a_resumed_run_is_watched_on(tmp_path: Path) -> None:
     stop = signalled_at(10, signal.SIGINT)
     with pytest.raises(Interrupted):
         prepared(tiny(), path, at_step=stop, watching=watch(EVERYTHING, path)).train()
-    (path / FILE).write_text((path / FILE).read_text() + '{"kind": "drift", "step": 11}\n{"ki')
+    later = json.dumps(of(path, "drift")[-1] | {"step": 11})
+    (path / FILE).write_text((path / FILE).read_text() + later + '\n{"ki')
     again = prepared(tiny(), path, resuming=True, watching=watch(watched(path), path))
     again.train()
     wanted = records(tmp_path / "whole")
@@ -181,6 +184,63 @@ def test_nothing_is_watched_where_nothing_is_asked_for() -> None:
     assert not watch("", Path()).due(None)  # type: ignore[arg-type]
 
 
+def test_without_watchers_nothing_is_read_or_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor in the current folder, which `Watching()` has as its path."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / FILE).write_text("5\n")
+    watching = Watching()
+    watching.start(None)  # type: ignore[arg-type]
+    watching.keep([])
+    assert watching.records() == []
+    assert watching.measure(None) == []  # type: ignore[arg-type]
+    assert (tmp_path / FILE).read_text() == "5\n"
+
+
+@pytest.mark.parametrize("every", [1e-9, 1e-300, 0.1, 0.25])
+def test_at_most_one_measurement_a_step(every: float) -> None:
+    """A step is a quarter of an epoch."""
+    run = tiny()
+    assembly = SimpleNamespace(run=run, plan=Plan(run, 80))
+    watcher = AtEpochs(every, lambda assembly: lambda model: [])
+    watcher.start(assembly)  # type: ignore[arg-type]
+    assert watcher._steps == {*range(1, STEPS + 1)}
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"[1]\n", "1 is damaged: give a mapping of names to values, not a list"),
+        (b"5\n", "1 is damaged: give a mapping"),
+        (b'{"a": 1}\n', "1 is damaged: it has no kind"),
+        (b'{"kind": "watching", "step": 0}\n', "1 is damaged: it has no what"),
+        (b'{"kind": "watching", "what": 5, "step": 0}\n', "what: give text, not a whole number"),
+        (b'{"kind": "watching", "what": "drift", "step": "x"}\n', "step: give a whole number"),
+        (b'{"kind": "surface", "step": 0}\n', "is damaged: "),
+        (b'{"kind": "drift", "step": 7}\n', "1 is damaged: it has no to_mean"),
+        (b"\xff\xfe", "is no text"),
+        (b"[" * 200_000 + b"\n5\n", "1 is damaged: "),
+    ],
+)
+def test_what_is_no_record_is_refused_in_one_line(
+    tmp_path: Path, content: bytes, says: str
+) -> None:
+    (tmp_path / FILE).write_bytes(content)
+    with pytest.raises(UserError) as refused:
+        watched(tmp_path)
+    said = str(refused.value)
+    assert says in said
+    assert said.startswith(str(tmp_path / FILE))
+    assert len(said.splitlines()) == 1
+    assert len(said) < 400
+
+
+def test_a_last_line_cut_short_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text('{"kind": "watching", "what": "drift", "step": 0}\n{"kind": "dr')
+    assert watched(tmp_path) == "drift"
+
+
 def test_samples_are_drawn_once_and_read_in_batches() -> None:
     task = digits()
     twice = [batches_of(task, 30, batch=20) for _ in range(2)]
@@ -195,7 +255,7 @@ def test_samples_are_drawn_once_and_read_in_batches() -> None:
 
 
 def test_a_run_that_diverges_goes_on_and_says_that_nothing_was_measured(tmp_path: Path) -> None:
-    execution = finished(tmp_path, "lambda_max:1:40,noise:1:40", lr=1e30, lr_warmup=0.0)
+    execution = finished(tmp_path, "lambda_max:1:40,noise:1:40", lr=9e8, lr_warmup=0.0)
     assert execution.folder.summary() is not None
     last = [record for record in records(tmp_path) if record["step"] == STEPS]
     assert [record["kind"] for record in last] == ["not measured"] * 2

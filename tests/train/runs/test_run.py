@@ -17,13 +17,16 @@ from torch import Tensor, nn
 
 from localsgd.cli.main import _call, _parse
 from localsgd.errors import UserError
+from localsgd.optimizer import averaged_file
 from localsgd.reduce import Sign
 from localsgd.schedule import post_local
 from localsgd.train import Interrupted, Observer, Result, Run, add, load, task_of
 from localsgd.train.data.tasks.tensors import TensorTask
 from localsgd.train.engine.assembly import Assembly
+from localsgd.train.engine.run_folder import Folder
 from localsgd.train.launch import launch
 from localsgd.train.runs import run as runs
+from localsgd.train.runs.result import weights_in
 from tests.runs import same
 
 PROGRAM = Path(__file__).with_name("program.py")
@@ -353,3 +356,13 @@ def test_a_loaded_run_has_the_workers_own_weights(precision: str, tmp_path: Path
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     with pytest.raises(UserError, match="keep its checkpoints/"):
         loaded[0]
+
+
+@pytest.mark.timeout(60)
+def test_weights_that_are_a_pipe_are_not_waited_for(tmp_path: Path) -> None:
+    weights = tmp_path / "model.safetensors"
+    os.mkfifo(weights)
+    with pytest.raises(UserError, match="is a pipe or a device"):
+        weights_in(Folder(tmp_path))
+    with pytest.raises(UserError, match="is a pipe or a device"):
+        averaged_file.read(weights)

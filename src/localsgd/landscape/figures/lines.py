@@ -111,5 +111,6 @@ def _when(record: Record) -> float:
     return record.get("epoch", record.get("step", 0))
 
 
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
+def _mean(values: list[float | None]) -> float:
+    numbers = with_default(values)
+    return sum(numbers) / len(numbers)

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from localsgd.basics.files import open_anew
+from localsgd.basics.printable import printable
 from localsgd.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,13 +41,35 @@ def panels(count: int = 1) -> tuple[Figure, list[Axes]]:
 
 def save(figure: Figure, path: Path) -> Path:
     """Save in the format of the path's ending; the file appears whole."""
+    _show_as_written(figure)
     beside = path.with_name(f".{path.name}")
     try:
-        figure.savefig(beside, dpi=150, format=path.suffix.lstrip("."))
+        with open_anew(beside) as file:
+            figure.savefig(file, dpi=150, format=path.suffix.lstrip("."))
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
     return path
+
+
+def _show_as_written(figure: Figure) -> None:
+    """Makes text of what would be read as a formula: a name in a run's folder may have a `$`.
+
+    Labels of ticks stay as they are, since logarithmic axes write formulas.
+    """
+    from matplotlib.text import Text
+
+    ticks = {
+        text
+        for axes in figure.axes
+        for axis in (axes.xaxis, axes.yaxis)
+        for text in axis.findobj(Text)
+        if text is not axis.label
+    }
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and text not in ticks:
+            text.set_parse_math(False)
+            text.set_text(printable(text.get_text()))
 
 
 def legend(axes: Axes) -> None:

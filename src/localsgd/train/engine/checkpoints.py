@@ -29,13 +29,15 @@ from localsgd.averaging.delay import Fragmented
 from localsgd.averaging.gossip import Gossip
 from localsgd.averaging.level import Level
 from localsgd.basics import strict_json
-from localsgd.basics.files import as_saved, check_regular, read_text
+from localsgd.basics.files import as_saved, check_no_link, check_regular, open_anew, read_text
+from localsgd.basics.units import plural
 from localsgd.errors import UserError
 from localsgd.rows.layout import Slot
 from localsgd.schedule.rounds import Position
 from localsgd.train.config.run import Run
 from localsgd.train.engine.assembly import Assembly
 from localsgd.train.engine.hosted import Workers
+from localsgd.train.engine.results import Amount, Count, Traffic
 from localsgd.train.engine.run_folder import to_disk, write_whole
 
 KEPT = 2
@@ -45,11 +47,63 @@ _NAME = re.compile(r"step-[0-9]{8,18}")
 ADVICE = "remove this checkpoint to go on from the one before it, or from the start"
 
 
+class _Position(msgspec.Struct):
+    lengths: list[Count]
+    left: list[Count]
+    lockstep: Count
+    depth: Count
+    memories: list[dict[str, float]]
+
+
+class _Decay(msgspec.Struct):
+    highest: float
+    last: float
+    small_falls: Count
+    decayed: bool
+
+
+class _Signals(msgspec.Struct):
+    known: dict[str, float | list[float | None] | None] | None
+    coming: list[list[float | None]] | None
+    decay: _Decay
+    decayed: bool = False
+
+
+class _Common(msgspec.Struct):
+    """What `load` takes of the common part."""
+
+    step: Count
+    position: _Position
+    syncs: list[Count]
+    model_syncs: Count
+    signals: _Signals
+    seconds: Amount
+    ledger: list[Traffic]
+    extra: dict[str, Any]
+    inner_state_keys: list[str] = []
+
+    def check(self, step: int, levels: int) -> None:
+        """Raises `ValueError` if it is not of that step, or not of so many levels."""
+        if self.step != step:
+            raise ValueError(f"it is named for step {step}, and is of step {self.step}")
+        at = self.position
+        if not len(at.lengths) == len(at.left) == len(at.memories) == levels:
+            raise ValueError(f"its position is not one of {plural(levels, 'level')}")
+        within = all(left <= length for left, length in zip(at.left, at.lengths, strict=True))
+        if not within or max(at.lockstep, at.depth) > levels:
+            raise ValueError("its position is in no round")
+
+
 def checkpoints(folder: Path) -> list[Path]:
-    """The complete checkpoints in `folder`, oldest first."""
-    return sorted(
-        path for path in folder.glob("step-*") if path.is_dir() and _NAME.fullmatch(path.name)
-    )
+    """The complete checkpoints in `folder`, oldest first.
+
+    Raises:
+        UserError: one of them, or the folder, is a link.
+    """
+    named = sorted(path for path in folder.glob("step-*") if _NAME.fullmatch(path.name))
+    for path in (folder, *named):
+        check_no_link(path)
+    return [path for path in named if path.is_dir()]
 
 
 def step_of(checkpoint: Path) -> int:
@@ -68,13 +122,14 @@ def save(
         barrier: returns once all processes have called it.
         extra: small values, equal on all processes, that `load` gives back.
     """
+    check_no_link(folder)
     leads = assembly.placement.rank == 0
     final = folder / f"step-{assembly.workers.step:08d}"
     partial = final.with_suffix(".partial")
     with _whole_or_nothing(partial):
         if leads:
             for left in (*folder.glob("step-*.partial"), *folder.glob("step-*.discarded")):
-                shutil.rmtree(left, ignore_errors=True)
+                _remove(left)
             partial.mkdir(parents=True)
         barrier()
         for row, worker in enumerate(assembly.workers.ids):
@@ -103,6 +158,7 @@ def load(assembly: Assembly, checkpoint: Path) -> dict[str, Any]:
             "put back what it was saved with"
         )
     with as_saved(checkpoint, ADVICE):
+        msgspec.convert(common, _Common).check(step_of(checkpoint), len(assembly.levels))
         for row, worker in enumerate(assembly.workers.ids):
             state = _read(checkpoint, worker, common)["worker"]
             assembly.workers.load(row, state)
@@ -303,9 +359,17 @@ def _discard(path: Path) -> None:
     """Removes a checkpoint so that an interruption leaves nothing that looks like one."""
     if path.exists():
         gone = path.with_suffix(".discarded")
-        shutil.rmtree(gone, ignore_errors=True)
+        _remove(gone)
         os.replace(path, gone)
-        shutil.rmtree(gone, ignore_errors=True)
+        _remove(gone)
+
+
+def _remove(path: Path) -> None:
+    """Removes what is left of a checkpoint, as far as it can be; of a link the link alone."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _file(worker: int) -> str:
@@ -313,7 +377,7 @@ def _file(worker: int) -> str:
 
 
 def _write(path: Path, state: dict[str, Any]) -> None:
-    with path.open("wb") as file:
+    with open_anew(path) as file:
         try:
             torch.save(_own_memory(state), file)
         except RuntimeError:  # what torch makes of a write that fails

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -33,6 +34,7 @@ from localsgd.train.engine.assembly import NAMED, Assembly, Own, assemble, pick_
 from localsgd.train.engine.environment import environment
 from localsgd.train.engine.evaluation import averaged_model, drift_of, local_score, score
 from localsgd.train.engine.observer import Observer
+from localsgd.train.engine.results import Amount
 from localsgd.train.engine.run_folder import Folder
 from localsgd.train.engine.watching import Watching
 from localsgd.train.launch.equal_arguments import check_same
@@ -41,6 +43,13 @@ from localsgd.wire.metered import Waiting
 
 class Interrupted(Exception):
     """The run was asked to stop. Its text says how to continue."""
+
+
+class _Spent(msgspec.Struct):
+    """What a run adds to its checkpoints."""
+
+    seconds: Amount
+    paused: dict[str, Amount]
 
 
 @dataclass
@@ -88,8 +97,8 @@ class Execution:
         if found:
             kept = checkpoints.load(self.assembly, found[-1])
             with as_saved(found[-1], checkpoints.ADVICE):
-                self.seconds = float(kept["seconds"])
-                self.paused = {name: float(spent) for name, spent in kept["paused"].items()}
+                spent = msgspec.convert(kept, _Spent)
+            self.seconds, self.paused = spent.seconds, spent.paused
             step = self.assembly.workers.step
         if self.leads:
             self.folder.forget_after(step)

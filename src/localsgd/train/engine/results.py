@@ -8,34 +8,45 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from localsgd.basics.files import read_text
 from localsgd.basics.refused import explained
 from localsgd.basics.strict_json import number
+from localsgd.basics.units import WHOLE, plural
 from localsgd.errors import UserError
-from localsgd.train.data.metric import METRICS
+from localsgd.train.data.metric import ACCURACY, METRICS, metric_of
+
+Count = Annotated[int, Meta(ge=0, le=WHOLE - 1)]
+Amount = Annotated[float, Meta(ge=0, le=1e18)]
+Share = Annotated[float, Meta(ge=0, le=1)]
 
 
-class _Entry(msgspec.Struct):
-    calls: int
-    bytes: int
-    seconds: float
+class Traffic(msgspec.Struct):
+    """What a level's entry of the ledger holds; older versions did not know what arrived."""
+
+    calls: Count
+    bytes: Count
+    seconds: Amount
+    arrived: Count = 0
 
 
 class _Row(msgspec.Struct):
     """The fields of every evaluation, without the value of its metric."""
 
-    step: int
-    epoch: float
+    step: Count
+    epoch: Amount
     train_loss: float | None
     test_loss: float | None
     lr: float | None
-    syncs: list[int]
-    ledger: list[_Entry]
-    seconds: float
+    syncs: list[Count]
+    ledger: list[Traffic]
+    seconds: Amount
+    local_steps: list[Count] = []
+    drift: dict[str, float | None] = {}
 
 
 class _Summary(msgspec.Struct):
@@ -43,30 +54,37 @@ class _Summary(msgspec.Struct):
 
     test_loss: float | None
     train_loss: float | None
-    best_epoch: float | None
-    steps: int
-    samples: int
-    syncs: list[int]
-    ledger: list[_Entry]
-    seconds: float
-    paused: dict[str, float] = {}
+    best_epoch: Amount | None
+    steps: Count
+    samples: Count
+    syncs: list[Count]
+    ledger: list[Traffic]
+    seconds: Amount
+    paused: dict[str, Amount] = {}
     diverged: bool = False
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
+def read_rows(path: Path, levels: int) -> list[dict[str, Any]]:
     """The evaluations in a file, oldest first; a last line cut short by a crash is left out.
+
+    Args:
+        path: of the file.
+        levels: of the run.
 
     Raises:
         UserError: names the line that is no evaluation.
     """
-    if not path.exists():
-        return []
-    lines = read_text(path).splitlines()
-    return [_row(found, f"{path}:{at}") for at, found in read_lines(path, lines)]
+    rows: list[dict[str, Any]] = []
+    for at, found in read_lines(path):
+        rows.append(_row(found, f"{path}:{at}", levels))
+        if metric_of(rows[-1]) is not metric_of(rows[0]):
+            raise UserError(f"{path}:{at} is damaged: it has another metric than the first line")
+    return rows
 
 
-def read_lines(path: Path, lines: list[str]) -> Iterator[tuple[int, Any]]:
+def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
     """The values of JSON lines, each with its number; a last line cut short is left out."""
+    lines = read_text(path).splitlines()
     for at, line in enumerate(lines, start=1):
         try:
             yield at, json.loads(line)
@@ -75,35 +93,55 @@ def read_lines(path: Path, lines: list[str]) -> Iterator[tuple[int, Any]]:
                 raise UserError(f"{path}:{at} is damaged: {error}; remove that line") from None
 
 
-def summary_of(found: dict[str, Any], path: Path) -> dict[str, Any]:
-    """A checked summary, with its numbers as they were written."""
+def summary_of(found: dict[str, Any], path: Path, levels: int) -> dict[str, Any]:
+    """A checked summary of a run of so many levels, with its numbers as they were written."""
+    _check(found, _Summary, str(path), levels)
     keys = [metric.key for metric in METRICS if metric.key in found]
-    _check(found, _Summary, str(path), keys)
     for metric in METRICS:
         if metric.key in found:
-            for name in (metric.local, metric.best):
-                if not isinstance(found.setdefault(name, None), int | float | None):
-                    raise UserError(f"{path} is damaged: {name} is no number")
+            found = {metric.local: None, metric.best: None, **found}
     return _numbers(found, ("test_loss", "train_loss", *keys))
 
 
-def _row(found: Any, where: str) -> dict[str, Any]:
+def _row(found: Any, where: str, levels: int) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise UserError(f"{where} is damaged: it is no evaluation; remove that line")
     keys = [name for metric in METRICS for name in (metric.key, metric.local) if name in found]
-    _check(found, _Row, where, keys)
+    _check(found, _Row, where, levels)
     return _numbers(found, ("train_loss", "test_loss", "lr", *keys))
 
 
-def _check(found: dict[str, Any], kind: type, where: str, keys: list[str]) -> None:
-    try:
-        msgspec.convert(found, kind)
-        msgspec.convert([found[name] for name in keys], list[float | None])
-    except msgspec.ValidationError as error:
-        place, reason = explained(error, kind)
-        raise UserError(f"{where} is damaged: {f'{place}: ' * bool(place)}{reason}") from None
+def _check(found: dict[str, Any], kind: type, where: str, levels: int) -> None:
+    check_value(found, kind, where)
+    for metric in METRICS:
+        known = Share | None if metric is ACCURACY else float | None
+        for name in (metric.key, metric.local, metric.best):
+            check_value(found.get(name), known, where, name)
     if not any(metric.key in found for metric in METRICS):
         raise UserError(f"{where} is damaged: it has no {METRICS[0].key}")
+    for name in ("syncs", "ledger", "local_steps"):
+        if name in found and len(found[name]) != levels:
+            raise UserError(
+                f"{where} is damaged: {name} has {len(found[name])} parts, and the run has "
+                f"{plural(levels, 'level')}"
+            )
+
+
+def check_value(found: Any, kind: Any, where: str, name: str = "") -> None:
+    """Raises for a value of a file that is not of a kind.
+
+    Args:
+        found: the value, as JSON gives it.
+        kind: a type, as msgspec knows them.
+        where: its file, and the line of it.
+        name: of the value; empty if it is the whole file, or line.
+    """
+    try:
+        msgspec.convert(found, kind)
+    except (msgspec.ValidationError, OverflowError) as error:
+        place, reason = explained(error, kind)
+        named = ".".join(filter(None, (name, place)))
+        raise UserError(f"{where} is damaged: {f'{named}: ' * bool(named)}{reason}") from None
 
 
 def _numbers(found: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from typing import IO, Any
 import torch
 
 from localsgd.basics import strict_json
-from localsgd.basics.files import read_text
+from localsgd.basics.files import check_no_link, open_anew, open_to_add, read_text
 from localsgd.errors import UserError
 from localsgd.train.config.parts import going_on
 from localsgd.train.config.run import Run, from_json, to_json
@@ -41,7 +41,7 @@ def write_whole(path: Path, content: bytes) -> None:
     """
     partial = path.with_name(path.name + ".partial")
     try:
-        with partial.open("wb") as file:
+        with open_anew(partial) as file:
             file.write(content)
             to_disk(file)
         os.replace(partial, path)
@@ -55,13 +55,14 @@ def add_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     """Adds records to a file of JSON lines.
 
     Raises:
+        UserError: it is a link, a pipe or a device.
         OSError: it cannot be written, as on a full disk; it names the file. What there is of a line
             then is left out by who reads it.
     """
     text = "".join(strict_json.dumps(record) + "\n" for record in records)
     try:
-        with path.open("a") as file:
-            file.write(text)
+        with open_to_add(path) as file:
+            file.write(text.encode())
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from None
 
@@ -91,9 +92,9 @@ def locked(path: Path) -> Generator[None]:
     """Inside, no other process can write a run into this folder; ends with the process at latest.
 
     Raises:
-        UserError: another process does.
+        UserError: another process does, or the lock is a link, a pipe or a device.
     """
-    with (path / LOCK).open("ab") as file:
+    with open_to_add(path / LOCK) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -155,6 +156,10 @@ class Folder:
         return run
 
     @property
+    def _levels(self) -> int:
+        return self.run.parsed_topology().levels
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
@@ -164,7 +169,8 @@ class Folder:
 
     def metrics(self) -> list[dict[str, Any]]:
         """The evaluations so far, oldest first; a last line cut short by a crash is left out."""
-        return read_rows(self.path / "metrics.jsonl")
+        path = self.path / "metrics.jsonl"
+        return read_rows(path, self._levels) if path.exists() else []
 
     def append(self, row: Mapping[str, Any]) -> None:
         add_lines(self.path / "metrics.jsonl", [row])
@@ -178,7 +184,7 @@ class Folder:
         """The results, or `None` while the run has not ended."""
         path = self.path / "summary.json"
         found = _read(path)
-        return None if found is None else summary_of(found, path)
+        return None if found is None else summary_of(found, path, self._levels)
 
     def environment(self) -> dict[str, Any]:
         """The environment in which the run was made; empty if it ended before that was written."""
@@ -187,6 +193,7 @@ class Folder:
     def snapshot(self, number: int, model: torch.nn.Module) -> None:
         """Saves the averaged model at the end of a learning rate's `number`-th cycle."""
         folder = self.path / "snapshots"
+        check_no_link(folder)
         folder.mkdir(exist_ok=True)
         write_whole(folder / f"cycle-{number}.safetensors", safetensors_of(model))
 

@@ -26,7 +26,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from localsgd.basics.files import as_saved
+from localsgd.basics.files import (
+    as_saved,
+    check_no_link,
+    check_regular,
+    open_anew,
+    open_to_add,
+)
 from localsgd.train.config.plan import Plan
 from localsgd.train.config.run import Run, to_json
 from localsgd.train.data import tasks
@@ -185,6 +191,7 @@ class _Maker:
     def trained(self, steps: list[int]) -> Path:
         """This process's file of the trunk at the last of `steps`, made where it is missing."""
         path = self.folder / f"{self._digest}-{steps[-1]:08d}.pt"
+        check_no_link(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as held:
             with self.waiting():
@@ -198,6 +205,7 @@ class _Maker:
 
     def _train(self, step: int, earlier: Path | None, path: Path) -> None:
         folder = path.with_suffix(".run")
+        check_no_link(folder)
         watching = watch(self.watch, folder)
         until = Until(step, self.observer or Observer(), watching)
         execution = opened(
@@ -216,7 +224,8 @@ class _Maker:
     def _write(self, execution: Execution, path: Path) -> None:
         """Process 0's file is there once all are."""
         partial = _own(path).with_suffix(".partial")
-        torch.save(_frozen(execution), partial)
+        with open_anew(partial) as file:
+            torch.save(_frozen(execution), file)
         if _rank():
             os.replace(partial, _own(path))
         barrier()
@@ -301,6 +310,7 @@ def _thaw(execution: Execution, path: Path) -> None:
     Raises:
         UserError: it is damaged.
     """
+    check_regular(path)
     with as_saved(path, "remove it, and what it holds is trained again"):
         _take(execution, torch.load(path, weights_only=True))
 
@@ -343,6 +353,6 @@ def _whole(value: Any) -> Any:
 @contextmanager
 def alone(path: Path) -> Generator[None]:
     """One process at a time; a process that dies lets go."""
-    with path.open("w") as file:
+    with open_to_add(path) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

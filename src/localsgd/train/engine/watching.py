@@ -15,13 +15,13 @@ Shapes: w workers hosted here · K workers · n scalars of a row.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Annotated, Any, Protocol, TypeAlias, final
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -35,6 +35,7 @@ from localsgd.landscape.objective import NotFiniteLoss
 from localsgd.train.data.sampling.subset import batches_of
 from localsgd.train.engine.assembly import Assembly
 from localsgd.train.engine.evaluation import averaged_model
+from localsgd.train.engine.results import Count, check_value, read_lines
 from localsgd.train.engine.run_folder import add_lines, write_whole
 
 Records = list[dict[str, Any]]
@@ -69,8 +70,10 @@ class AtEpochs:
 
     def start(self, assembly: Assembly) -> None:
         plan = assembly.plan
-        times = range(1, 1 + math.floor((assembly.run.epochs or 0) / self.every + 1e-9))
-        self._steps = {*(plan.step_at(time * self.every) for time in times), plan.steps}
+        # At most once a step, which gives the same steps.
+        every = max(self.every, 1 / plan.steps_per_epoch)
+        times = range(1, 1 + math.floor((assembly.run.epochs or 0) / every + 1e-9))
+        self._steps = {*(plan.step_at(time * every) for time in times), plan.steps}
         self._measure = self._build(assembly)
 
     def due(self, assembly: Assembly) -> bool:
@@ -180,11 +183,14 @@ class Watching:
 
     def records(self) -> Records:
         """What has been measured so far."""
+        if not self.watchers:
+            return []
         return [row for row in records(self.path) if row["kind"] != "watching"]
 
     def keep(self, found: Records) -> None:
         """Records what was measured before this run went on from there."""
-        add_lines(self.path / FILE, found)
+        if self.watchers:
+            add_lines(self.path / FILE, found)
 
     def due(self, assembly: Assembly) -> bool:
         return any(watcher.due(assembly) for watcher in self.watchers)
@@ -197,7 +203,7 @@ class Watching:
             if watcher.due(assembly)
             for record in watcher.measure(assembly)
         ]
-        if assembly.placement.rank == 0:
+        if found and assembly.placement.rank == 0:
             add_lines(self.path / FILE, found)
         return found
 
@@ -213,15 +219,62 @@ def watch(what: str, path: Path) -> Watching:
 
 
 def records(path: Path) -> Records:
-    """The records of `--watch` in `path`, oldest first; incomplete lines are left out."""
+    """The records of `--watch` in `path`, oldest first; a last line cut short is left out.
+
+    Raises:
+        UserError: names the line that is no record.
+    """
     file = path / FILE
+    if not file.exists():
+        return []
     rows = []
-    for line in file.read_text().splitlines() if file.is_file() else []:
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            break
+    for at, found in read_lines(file):
+        check_value(found, _Any, f"{file}:{at}")
+        rows.append(found)
     return rows
+
+
+class _Record(msgspec.Struct, tag_field="kind"):
+    step: Count
+
+
+class _Asked(_Record, tag="watching"):
+    what: str
+
+
+class _Measured(_Record):
+    epoch: float
+
+
+class _NotMeasured(_Measured, tag="not measured"):
+    why: str
+
+
+class _Eigenvalue(_Measured, tag="largest eigenvalue"):
+    data: str
+    largest: float | None
+
+
+class _Noise(_Measured, tag="step noise"):
+    worker: float | None
+    averaged: float | None
+    ratio: float | None
+    workers: Count
+
+
+_Lengths = Annotated[list[float | None], msgspec.Meta(min_length=1)]
+
+
+class _Drift(_Record, tag="drift"):
+    to_mean: _Lengths
+    updates: _Lengths
+    between: float | None
+    cosine: float | None
+    alignment: float | None
+    between_rounds: float | None = None
+
+
+_Any: TypeAlias = _Asked | _NotMeasured | _Eigenvalue | _Noise | _Drift
 
 
 def watched(path: Path) -> str:

@@ -18,6 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from localsgd.basics.printable import printable
+
 LAUNCHER = "LOCALSGD_LAUNCHER"
 """Environment variable: the process id of our launcher, in its children."""
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
@@ -46,7 +48,7 @@ def print_exit_message(text: str) -> None:
         if _said:
             return
         _said = True
-    text = "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+    text = printable(text)
     if not (_write_error_file(text) and is_launched()):
         with suppress(OSError):  # its reader has gone
             print(text, file=sys.stderr, flush=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from localsgd.basics.files import check_regular, expanded
 from localsgd.basics.units import plural
 from localsgd.errors import UserError, unknown_name
 from localsgd.train.config.parts import going_on
@@ -104,7 +105,7 @@ def load(path: Path | str, model: nn.Module | Callable[[], nn.Module] | None = N
     Raises:
         UserError: no run's folder; the run has not ended; a file is damaged; the model is another.
     """
-    folder = Folder.open(Path(path).expanduser())
+    folder = Folder.open(expanded(path))
     summary = folder.summary()
     if summary is None:
         raise UserError(f"{path} has not ended; go on with: {going_on(folder.run, Path(path))}")
@@ -177,6 +178,7 @@ def weights_in(folder: Folder) -> Weights:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    check_regular(folder.model)
     try:
         return load_file(folder.model)
     except (SafetensorError, OSError) as error:

@@ -18,9 +18,10 @@ from typing import Any, TypeAlias
 import msgspec
 import torch
 import torch.distributed as dist
-from rich.console import Console
 from torch import nn
 
+from localsgd.basics.console import Console
+from localsgd.basics.files import expanded
 from localsgd.basics.refused import explained
 from localsgd.errors import UserError, short, unknown_name
 from localsgd.train.config.blame import naming_parts
@@ -185,7 +186,7 @@ class Run:
 
     def _path(self, out: Path | str | None, world: World) -> Path:
         if out is not None:
-            return Path(out).expanduser().absolute()
+            return expanded(out).absolute()
         if self._kept is None and world.rank == 0:
             self._kept = Path(tempfile.mkdtemp(prefix="localsgd-run-"))
             weakref.finalize(self, shutil.rmtree, self._kept, ignore_errors=True)
@@ -201,7 +202,7 @@ class Run:
         run = self.settings
         task = self._task
         if task is None:
-            place = None if limits.data_dir is None else Path(limits.data_dir).expanduser()
+            place = None if limits.data_dir is None else expanded(limits.data_dir)
             device = pick_device(run.device, world.local_rank)
             with naming_parts(run):
                 task = tasks.load(run.task, place, device=device)

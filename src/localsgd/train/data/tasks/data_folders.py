@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from localsgd.basics.files import expanded
+
 VARIABLE = "LOCALSGD_DATA"
 
 
@@ -12,7 +14,7 @@ def data_folders(data_dir: Path | None) -> tuple[Path, ...]:
     """Folders to look in, the nearest first: `data_dir`, $LOCALSGD_DATA, ~/.cache/localsgd."""
     named = os.environ.get(VARIABLE)
     asked = [data_dir, Path(named) if named else None, Path.home() / ".cache" / "localsgd"]
-    return tuple(Path(p).expanduser() for p in asked if p is not None)
+    return tuple(expanded(p) for p in asked if p is not None)
 
 
 def advice(what: str, data_dir: Path | None) -> str:
