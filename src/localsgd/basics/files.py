@@ -12,14 +12,10 @@ import stat
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TypeVar
-
-import msgspec
+from typing import IO
 
 from localsgd.basics.refused import explained
 from localsgd.errors import UserError
-
-T = TypeVar("T")
 
 MOST = 1 << 28
 """Most bytes of a text that is read; the largest files of a run's folder are far smaller."""
@@ -95,25 +91,6 @@ def read_text(path: Path, most: int = MOST) -> str:
         raise UserError(f"{path} is no text: {error.reason} at byte {error.start}") from None
 
 
-def read_json(path: Path, kind: type[T], advice: str) -> T:
-    """The value of a kind, as msgspec knows them, that a file has as JSON.
-
-    Args:
-        path: of the file.
-        kind: of the value.
-        advice: for its user, at the end of the message.
-
-    Raises:
-        UserError: it has none, or is no regular file.
-        OSError: it cannot be opened or read.
-    """
-    try:
-        return msgspec.json.decode(read_text(path), type=kind)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        reason = ": ".join(filter(None, explained(error, kind)))
-        raise UserError(f"{path} is damaged: {reason}; {advice}") from None
-
-
 def expanded(path: Path | str) -> Path:
     """`path` with the home folder in place of a leading `~`.
 
@@ -166,7 +143,7 @@ def _reason(error: Exception) -> str:
         return "it holds what is no tensor, number or text"
     if isinstance(error, EOFError):
         return "it ends too early"
-    if isinstance(error, msgspec.ValidationError):
+    if type(error).__name__ == "ValidationError":  # of msgspec, which not every user has
         return ": ".join(filter(None, explained(error)))
     said = next(iter(str(error).splitlines()), "")
     plain = isinstance(error, OSError | RuntimeError) or type(error) is ValueError

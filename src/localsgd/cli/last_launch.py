@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from localsgd.basics.files import read_json
+from localsgd.basics.typed_json import read_json
 from localsgd.basics.units import plural
 from localsgd.cli.options import Hosting, ResumeHosting
 from localsgd.errors import UserError

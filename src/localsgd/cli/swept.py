@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 from rich.table import Table
 
-from localsgd.basics.files import read_json
+from localsgd.basics.typed_json import read_json
 from localsgd.errors import UserError
 from localsgd.results.contrasts import contrasts
 from localsgd.results.grouping import groups

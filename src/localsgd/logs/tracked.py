@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from localsgd.basics.files import read_json
+from localsgd.basics.typed_json import read_json
 from localsgd.logs.logger import Logger, Numbers
 from localsgd.train.engine.run_folder import write_whole
 

@@ -1,0 +1,33 @@
+"""Reads JSON files whose values have a declared type."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from localsgd.basics.files import read_text
+from localsgd.basics.refused import explained
+from localsgd.errors import UserError
+
+T = TypeVar("T")
+
+
+def read_json(path: Path, kind: type[T], advice: str) -> T:
+    """The value of a kind, as msgspec knows them, that a file has as JSON.
+
+    Args:
+        path: of the file.
+        kind: of the value.
+        advice: for its user, at the end of the message.
+
+    Raises:
+        UserError: it has none, or is no regular file.
+        OSError: it cannot be opened or read.
+    """
+    try:
+        return msgspec.json.decode(read_text(path), type=kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        reason = ": ".join(filter(None, explained(error, kind)))
+        raise UserError(f"{path} is damaged: {reason}; {advice}") from None
