@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from localsgd.basics.files import expanded, open_anew, open_to_add, read_json
+from localsgd.basics.files import expanded, open_anew, open_to_add
+from localsgd.basics.typed_json import read_json
 from localsgd.errors import UserError
 
 
