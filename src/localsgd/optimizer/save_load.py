@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from localsgd.basics.messages import read_messages
 from localsgd.errors import UserError
 from localsgd.optimizer import averaged_file
 from localsgd.optimizer.local_sgd import LocalSGD
@@ -175,7 +176,7 @@ def _agreed(
     except UserError as error:
         problem = str(error)
     detail = json.dumps([problem, getattr(made, "id", ""), [] if problem else names_of(made)])
-    told = [json.loads(text) for text in lead.meet(call, detail)]
+    told = read_messages(lead.meet(call, detail), tuple[str, str, list[str]])
     for rank, (text, *_) in enumerate(told):
         if text:
             raise UserError(text if lead.workers == 1 else f"rank {rank}: {text}")
