@@ -6,6 +6,7 @@ import json
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from types import GenericAlias
 
 from torch.optim import Optimizer
 
@@ -141,7 +142,7 @@ class Together:
         if self.presence is None:
             return [tuple(values)]
         found = self.presence.meet(Event(call, steps, by_hand=True), json.dumps(values))
-        return read_messages(found, tuple[(str,) * len(values)])
+        return read_messages(found, GenericAlias(tuple, (str,) * len(values)))
 
     def _meet(self, call: str, steps: int, values: Sequence[str]) -> list[list[str]]:
         """As `meet`; settings are compared too."""

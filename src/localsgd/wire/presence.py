@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -329,7 +329,7 @@ class Presence:
                 stacklevel=2,
             )
 
-    def _part(self, said: str, own: Event) -> None:
+    def _part(self, said: str, own: Event) -> NoReturn:
         """Ends the wait here, and on all ranks that look at the others."""
         self._keep_groups()
         self._own.set("parted", said)
