@@ -1,4 +1,4 @@
-"""What a rank of another version, or a stranger, sends in place of a message is refused by its rank.
+"""What a rank of another version sends in place of a message is refused, and the rank named.
 
 All ranks that read it get one error, in whichever call it is.
 """
