@@ -15,10 +15,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from benchmarks.gpu.hosting import Hosted, Variant
+from experiments.lines import whole_lines
 from localsgd.averaging.buffers import mean_buffers, put_buffers
+from localsgd.basics.files import as_saved, check_regular
 from localsgd.loop import train
 from localsgd.schedule.fixed import every, post_local
 from localsgd.schedule.progress import Schedule
@@ -143,15 +146,16 @@ class Training:
         os.replace(partial, self.path)
 
     def _load(self) -> None:
-        state = torch.load(self.path, weights_only=True)
-        if state["asked"] != self._asked():
-            raise SystemExit(f"{self.path} is of another run; give another folder with --out")
-        for row, own in enumerate(state["workers"]):
-            self.hosted.workers.load(row, own)
-        self.hosted.workers.step = state["step"]
-        for name, value in state["position"].items():
-            setattr(self.position, name, value)
-        self.seconds = state["seconds"]
+        check_regular(self.path)
+        with as_saved(self.path, "remove it to begin this row again"):
+            state = torch.load(self.path, weights_only=True)
+            if state["asked"] != self._asked():
+                raise SystemExit(f"{self.path} is of another run; give another folder with --out")
+            for row, own in enumerate(state["workers"]):
+                self.hosted.workers.load(row, own)
+            self.hosted.workers.step = int(state["step"])
+            self.position = Position(**state["position"])
+            self.seconds = float(state["seconds"])
 
     def _asked(self) -> dict[str, Any]:
         return {
@@ -189,14 +193,20 @@ def accuracy(hosted: Hosted, task: ImageTask) -> float:
     return float(sums[1] / sums[2])  # pyrefly: ignore
 
 
+class _Line(msgspec.Struct):
+    """What every result has."""
+
+    row: str
+
+
 def rows(
     names: list[str], make: Callable[[str, Path], Training], out: Path
 ) -> list[dict[str, Any]]:
     """Trains those rows that have no result in `out` yet; results come into results.jsonl."""
     out.mkdir(parents=True, exist_ok=True)
     results = out / "results.jsonl"
-    lines = results.read_text().splitlines() if results.exists() else []
-    found = {line["row"]: line for line in map(json.loads, lines)}
+    found = {line["row"]: line for line in whole_lines(results, _Line)}
+    cut_short = results.exists() and not results.read_bytes().endswith(b"\n")
     for name in names:
         if name in found:
             continue
@@ -207,7 +217,8 @@ def rows(
             print(f"{stopped}; the same command goes on")
             break
         with results.open("a") as file:
-            file.write(json.dumps(found[name]) + "\n")
+            file.write("\n" * cut_short + json.dumps(found[name]) + "\n")
+            cut_short = False
         print(json.dumps(found[name]), flush=True)
         path.unlink(missing_ok=True)
     return [found[name] for name in names if name in found]

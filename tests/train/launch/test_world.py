@@ -68,5 +68,5 @@ def test_half_an_environment_is_refused(change, message):
 def test_the_attempt_is_a_number():
     assert attempt({}) == 0
     assert attempt({"TORCHELASTIC_RESTART_COUNT": "2"}) == 2
-    with pytest.raises(UserError, match="^TORCHELASTIC_RESTART_COUNT='second' is not a number"):
+    with pytest.raises(UserError, match=r"^TORCHELASTIC_RESTART_COUNT='second' is not a number"):
         attempt({"TORCHELASTIC_RESTART_COUNT": "second"})
