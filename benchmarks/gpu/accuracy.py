@@ -15,13 +15,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 
 from benchmarks.gpu.hosting import Hosted, Variant
-from experiments.lines import whole_lines
 from localsgd.averaging.buffers import mean_buffers, put_buffers
-from localsgd.basics.files import as_saved, check_regular
+from localsgd.basics.files import as_saved, check_regular, read_text
 from localsgd.loop import train
 from localsgd.schedule.fixed import every, post_local
 from localsgd.schedule.progress import Schedule
@@ -193,20 +191,17 @@ def accuracy(hosted: Hosted, task: ImageTask) -> float:
     return float(sums[1] / sums[2])  # pyrefly: ignore
 
 
-class _Line(msgspec.Struct):
-    """What every result has."""
-
-    row: str
-
-
 def rows(
     names: list[str], make: Callable[[str, Path], Training], out: Path
 ) -> list[dict[str, Any]]:
     """Trains those rows that have no result in `out` yet; results come into results.jsonl."""
     out.mkdir(parents=True, exist_ok=True)
     results = out / "results.jsonl"
-    found = {line["row"]: line for line in whole_lines(results, _Line)}
-    cut_short = results.exists() and not results.read_bytes().endswith(b"\n")
+    found: dict[str, dict[str, Any]] = {}
+    with as_saved(results, "take the damaged line out, and its row is trained again"):
+        for line in read_text(results).splitlines() if results.exists() else []:
+            result = json.loads(line)
+            found[result["row"]] = result
     for name in names:
         if name in found:
             continue
@@ -217,8 +212,7 @@ def rows(
             print(f"{stopped}; the same command goes on")
             break
         with results.open("a") as file:
-            file.write("\n" * cut_short + json.dumps(found[name]) + "\n")
-            cut_short = False
+            file.write(json.dumps(found[name]) + "\n")
         print(json.dumps(found[name]), flush=True)
         path.unlink(missing_ok=True)
     return [found[name] for name in names if name in found]
