@@ -100,7 +100,7 @@ def test_origins_of_older_records_are_told_as_far_as_they_go() -> None:
 
 MADE = {
     "cpu": "one",
-    "cores": None,
+    "cores": 2,
     "instructions": ["avx2"],
     "threads": 1,
     "system": "Linux",
