@@ -74,5 +74,5 @@ def test_threads_that_slurm_does_not_count_are_refused(
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", granted)
-    with pytest.raises(UserError, match="^SLURM_CPUS_PER_TASK='.*' is not a number from 0 to"):
+    with pytest.raises(UserError, match=r"^SLURM_CPUS_PER_TASK='.*' is not a number from 0 to"):
         _take_threads(World(0, 2, 0, 2, Store("a", 1, True), bound=True))
