@@ -34,8 +34,8 @@ def check_same(what: str, value: bytes | str) -> None:
     different = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
     if not different:
         return
-    texts = [text.decode() for text in gather_bytes(data)] if isinstance(value, str) else None
-    raise UserError(_message(what, different, texts))
+    texts = [text.decode(errors="replace") for text in gather_bytes(data)]
+    raise UserError(_message(what, different, texts if isinstance(value, str) else None))
 
 
 def _message(what: str, different: list[int], texts: list[str] | None) -> str:
