@@ -20,8 +20,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from experiments.study import Job, Record, Scale
-from localsgd.errors import UserError
+from localsgd.errors import UserError, short
 from localsgd.train.engine.machine import code, machine
 from localsgd.version import __version__
 
@@ -108,10 +110,11 @@ class Store:
 
     def _take(self, line: Mapping[str, Any], path: Path) -> None:
         if line["code"] != CODE:
+            found = short(line["code"])
             raise UserError(
-                f"{path} has records of version {line['code']} of the experiments, which are now "
-                f"at {CODE} and give other numbers; move the file away and run again, or name "
-                "another place with --out"
+                f"{path} has records of version {found} of the experiments, which are now at "
+                f"{CODE} and give other numbers; move the file away and run again, or name another "
+                "place with --out"
             )
         if not _is_sound(line):
             raise UserError(
@@ -183,8 +186,28 @@ NUMBERS = (
     "scalars",
 )
 """Fields of a record that are numbers, or `None`, if they are there."""
-MACHINE = {"cpu": str, "instructions": list, "cores": int, "threads": int}
-"""Fields that an origin has if it names a processor."""
+TOGETHER = {
+    "cpu": {"instructions", "cores", "threads", "system", "torch_build"},
+    "commit": {"dirty"},
+}
+"""Fields that an origin has if it has the first."""
+
+
+class Made(msgspec.Struct):
+    """Fields of an origin, if they are there."""
+
+    date: str = ""
+    torch: str = ""
+    system: str = ""
+    cpu: str = ""
+    cores: int | None = None
+    instructions: list[str] = []
+    threads: int = 0
+    torch_build: str = ""
+    gpu: str = ""
+    machine: str = ""
+    commit: str | None = None
+    dirty: bool | None = None
 
 
 def _is_sound(line: Mapping[str, Any]) -> bool:
@@ -192,7 +215,11 @@ def _is_sound(line: Mapping[str, Any]) -> bool:
     key, record, made = line["key"], line["record"], line.get("made", {})
     if not all(isinstance(part, dict) for part in (key, record, made)):
         return False
-    if "cpu" in made and not all(isinstance(made.get(n), kind) for n, kind in MACHINE.items()):
+    try:
+        msgspec.convert(made, Made)
+    except msgspec.ValidationError:
+        return False
+    if any(name in made and not made.keys() >= others for name, others in TOGETHER.items()):
         return False
     if not all(_is_number(record.get(name)) for name in NUMBERS):
         return False

@@ -19,6 +19,7 @@ import torch
 
 from benchmarks.gpu.hosting import Hosted, Variant
 from localsgd.averaging.buffers import mean_buffers, put_buffers
+from localsgd.basics.files import as_saved, check_regular, read_text
 from localsgd.loop import train
 from localsgd.schedule.fixed import every, post_local
 from localsgd.schedule.progress import Schedule
@@ -143,15 +144,16 @@ class Training:
         os.replace(partial, self.path)
 
     def _load(self) -> None:
-        state = torch.load(self.path, weights_only=True)
-        if state["asked"] != self._asked():
-            raise SystemExit(f"{self.path} is of another run; give another folder with --out")
-        for row, own in enumerate(state["workers"]):
-            self.hosted.workers.load(row, own)
-        self.hosted.workers.step = state["step"]
-        for name, value in state["position"].items():
-            setattr(self.position, name, value)
-        self.seconds = state["seconds"]
+        check_regular(self.path)
+        with as_saved(self.path, "remove it to begin this row again"):
+            state = torch.load(self.path, weights_only=True)
+            if state["asked"] != self._asked():
+                raise SystemExit(f"{self.path} is of another run; give another folder with --out")
+            for row, own in enumerate(state["workers"]):
+                self.hosted.workers.load(row, own)
+            self.hosted.workers.step = int(state["step"])
+            self.position = Position(**state["position"])
+            self.seconds = float(state["seconds"])
 
     def _asked(self) -> dict[str, Any]:
         return {
@@ -195,8 +197,11 @@ def rows(
     """Trains those rows that have no result in `out` yet; results come into results.jsonl."""
     out.mkdir(parents=True, exist_ok=True)
     results = out / "results.jsonl"
-    lines = results.read_text().splitlines() if results.exists() else []
-    found = {line["row"]: line for line in map(json.loads, lines)}
+    found: dict[str, dict[str, Any]] = {}
+    with as_saved(results, "take the damaged line out, and its row is trained again"):
+        for line in read_text(results).splitlines() if results.exists() else []:
+            result = json.loads(line)
+            found[result["row"]] = result
     for name in names:
         if name in found:
             continue

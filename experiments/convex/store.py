@@ -16,11 +16,24 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from experiments.convex.race import Reached, Run
-from experiments.convex.stepsizes import StepSize
+from experiments.convex.stepsizes import Family, StepSize
+from localsgd.basics.files import read_text
 from localsgd.errors import UserError
 
 Config = Mapping[str, Any]
+
+_Reached = tuple[float, float, bool, int, list[int]]
+
+
+class _Line(msgspec.Struct):
+    """A race, as it is kept."""
+
+    config: dict[str, Any]
+    seconds: float
+    runs: list[tuple[Family, int, list[_Reached | None], list[float]]]
 
 
 class Store:
@@ -59,15 +72,16 @@ class Store:
         self._seconds[_key(config)] += seconds
 
     def _load(self) -> None:
-        text = self.path.read_text()
+        text = read_text(self.path)
         whole, newline, cut = text.rpartition("\n")
         if cut:
             self.path.write_text(whole + newline)
         for number, line in enumerate(whole.splitlines(), start=1):
             try:
                 entry = json.loads(line)
+                msgspec.convert(entry, _Line)
                 self._keep(entry["config"], [_unpacked(r) for r in entry["runs"]], entry["seconds"])
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, RecursionError, msgspec.ValidationError) as error:
                 raise UserError(
                     f"{self.path}:{number} is no record of a race ({error}); "
                     "delete the line to run it again"

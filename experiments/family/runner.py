@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
+
+from experiments.lines import whole_lines
 from experiments.store import origin
 from localsgd.train.config.complete import complete_run
 from localsgd.train.config.run import Run
@@ -15,17 +18,22 @@ from localsgd.train.engine.execution import prepare
 from localsgd.train.engine.observer import Observer
 
 
+class _Row(msgspec.Struct):
+    """What is told of a run."""
+
+    arm: str
+    settings: dict[str, Any]
+    test_accuracy: float
+    syncs: Annotated[list[int], msgspec.Meta(min_length=1)]
+    bytes: list[int]
+
+
 class Kept:
     """The finished runs of one file of JSON lines; a last line cut short is passed over."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.rows: list[dict[str, Any]] = []
-        for line in path.read_text().splitlines() if path.exists() else []:
-            try:
-                self.rows.append(json.loads(line))
-            except ValueError:
-                continue
+        self.rows: list[dict[str, Any]] = list(whole_lines(path, _Row))
 
     def find(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
         """The run with these settings."""

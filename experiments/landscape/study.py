@@ -8,13 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from torch import nn
 
 from experiments.landscape import arms, measures, rounds
 from experiments.landscape.design import ARMS, FORKED, MANY, REPEATS, Setting
+from experiments.lines import checked
 from experiments.store import origin
 from localsgd.train.data import tasks
 from localsgd.train.data.task import Task
+from localsgd.train.engine.results import read_lines
 from localsgd.train.engine.run_folder import write_whole
 from localsgd.train.engine.watching import DriftWatcher, Records, Watcher, lambda_max, noise
 
@@ -22,6 +25,13 @@ Say = Callable[[str], None]
 ALL = 10**9
 DIGITS = 6
 """Significant digits of what is kept."""
+
+
+class _Record(msgspec.Struct):
+    """What every record has."""
+
+    seed: int
+    kind: str
 
 
 def load(setting: Setting, data_dir: Path | None) -> Task:
@@ -52,13 +62,8 @@ def read(path: Path) -> Records:
     """The records of whole seeds, without lines of one that was cut short. The file is as before:
     what is not read here may be a seed that another process is writing.
     """
-    lines = path.read_text().splitlines() if path.is_file() else []
-    found: Records = []
-    for line in lines:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            break
+    lines = read_lines(path) if path.exists() else ()
+    found = [checked(one, _Record, f"{path}:{at}") for at, one in lines]
     whole = {record["seed"] for record in found if record["kind"] == "effort"}
     return [record for record in found if record["seed"] in whole]
 

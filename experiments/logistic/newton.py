@@ -13,6 +13,8 @@ import numpy as np
 
 from experiments.logistic.problem import Logistic
 from experiments.logistic.rows import Floats
+from localsgd.basics.files import read_text
+from localsgd.errors import UserError
 
 _DECREMENT = 1e-12
 _ARMIJO = 1e-4
@@ -77,8 +79,8 @@ def known_minimum(problem: Logistic, cache: Path) -> Minimum:
     """
     path = cache / f"minimum-{_digest(problem)}.json"
     if path.is_file():
-        with suppress(msgspec.DecodeError):
-            return msgspec.json.decode(path.read_bytes(), type=Minimum)
+        with suppress(msgspec.DecodeError, RecursionError, UserError):
+            return msgspec.json.decode(read_text(path), type=Minimum)
     minimum = minimise(problem)
     cache.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(f".{os.getpid()}")

@@ -22,7 +22,8 @@ SLOW_TORCH = "import sys, time; print('importing', flush=True); time.sleep(50)"
     [
         (["-m", "localsgd", "tasks"], None, f"localsgd: {TOO_EARLY}\n"),
         (["localsgd", "tasks"], None, f"localsgd: {TOO_EARLY}\n"),
-        (["-m", "localsgd", "tasks"], "1", ""),  # the launcher says it once
+        (["-m", "localsgd", "tasks"], str(os.getpid()), ""),  # the launcher says it once
+        (["-m", "localsgd", "tasks"], "1", f"localsgd: {TOO_EARLY}\n"),  # that is no parent of it
         (["-c", "import localsgd"], None, None),  # a library leaves Ctrl-C alone
     ],
 )

@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 from benchmarks.gpu import accuracy, data, speed
 from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.hosting import VARIANTS, Hosted
+from localsgd.errors import UserError
 from localsgd.train.data import models
 from localsgd.train.data.tasks.images import ImageTask
 
@@ -101,6 +102,28 @@ def test_training_goes_on_where_time_was_up(packed: Path, tmp_path: Path) -> Non
     assert torch.equal(broken.hosted.workers.params, undisturbed.hosted.workers.params)
     assert {**found, "seconds": 0} == {**expected, "seconds": 0}
     assert asdict(broken.position) == asdict(undisturbed.position)
+
+
+def test_what_is_no_state_or_result_is_refused_by_its_file(packed: Path, tmp_path: Path) -> None:
+    task, path = data.unpack(packed, CPU), tmp_path / "a.pt"
+    begun = training(task, path, deadline=0.0)
+    with pytest.raises(accuracy.OutOfTime):
+        begun.train()
+    state = torch.load(path, weights_only=True)
+    for damaged in (5, {}, {**state, "step": "x"}, {**state, "position": {"odd": 1}}):
+        torch.save(damaged, path)
+        with pytest.raises(UserError, match=r"a.pt is damaged, .*; remove it to begin this row"):
+            training(task, path, deadline=0.0)
+    path.write_bytes(b"x")
+    with pytest.raises(UserError, match=r"a.pt is damaged"):
+        training(task, path, deadline=0.0)
+    results = tmp_path / "results.jsonl"
+    for line in ("5", "{", "{}", '{"row": []}', "[" * 100_000):
+        results.write_text(f"{line}\n")
+        with pytest.raises(UserError, match=r"results.jsonl is damaged, .*; take the damaged line"):
+            accuracy.rows([], lambda name, path: begun, tmp_path)
+    results.write_text('{"row": "A2"}\n')
+    assert accuracy.rows(["A2"], lambda name, path: begun, tmp_path) == [{"row": "A2"}]
 
 
 def test_it_needs_torch_and_numpy_alone(packed: Path) -> None:

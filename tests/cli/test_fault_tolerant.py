@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from localsgd.cli.fault_tolerant import FaultTolerantCommand, split
 from localsgd.cli.main import _call, _parse
 from localsgd.errors import UserError
+from localsgd.integrations import joining
 from localsgd.integrations.joining import GATE, Joining, _gate
 from localsgd.train.launch.slurm import LOOPBACK
 from localsgd.train.launch.store import serve_on
@@ -105,7 +108,7 @@ def test_what_the_environment_says_is_checked_before_a_worker_joins() -> None:
     here = {"TORCHFT_LIGHTHOUSE": "127.0.0.1:1"}
     with pytest.raises(UserError, match=r"^no lighthouse answers at http://"):
         Joining.of(here)
-    for workers in ("0", "-1", "four"):
+    for workers in ("0", "-1", "four", "9" * 19):
         with pytest.raises(UserError, match=f"^LOCALSGD_WORKERS={workers} is no number of workers"):
             Joining.of({**here, "LOCALSGD_WORKERS": workers})
     for seconds in ("0", "-1", "abc", "nan", "inf"):
@@ -120,6 +123,26 @@ def test_a_worker_that_starts_when_others_have_ended_does_not_train_alone() -> N
     store.set(OVER, "")
     with pytest.raises(UserError, match=r"^w1 comes when other workers have ended already"):
         _gate({GATE: str(port)}, "w1", False)
+
+
+@pytest.mark.parametrize("port", ["abc", "0", "-1", "99999", "9" * 5000])
+def test_a_gate_that_is_no_port_is_refused_in_one_line(port: str) -> None:
+    with pytest.raises(UserError, match=f"^{GATE}={port[:80]} is no port"):
+        _gate({GATE: port}, "w0", False)
+
+
+def test_a_gate_without_a_launcher_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "LIMIT", timedelta(seconds=1))
+    with socket.create_server((LOOPBACK, 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(UserError, match=f"^{GATE}={port}: no launcher listens"):
+        _gate({GATE: str(port)}, "w0", False)
+
+
+@pytest.mark.parametrize("workers", ["²", "9" * 5000])
+def test_workers_are_counted_in_plain_digits(workers: str) -> None:
+    with pytest.raises(UserError, match=r"^LOCALSGD_WORKERS=.{1,80} is no number of workers"):
+        joining._workers({joining.WORKERS: workers})
 
 
 @pytest.mark.slow

@@ -121,3 +121,14 @@ def test_processes_that_do_not_fit_are_refused_before_any_starts(
     arguments = (command_name, *TINY, "--out", out, "--processes", 100_000)
     refused(command, "4 workers (4) cannot be spread evenly over 100,000 processes", *arguments)
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "threads"), [("3", 3), ("", 2), ("0", 2), ("4,2", 2), ("²", 2), ("9" * 5000, 2)]
+)
+def test_threads_are_a_number_that_is_given_or_a_share_of_the_cores(
+    monkeypatch: pytest.MonkeyPatch, given: str, threads: int
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    monkeypatch.setattr(process_count, "cores", lambda: 4)
+    assert process_count.threads_of(2) == threads

@@ -179,10 +179,30 @@ def test_an_interrupted_search_ends_as_an_uninterrupted_one(bench: Bench, tmp_pa
     ]
 
 
-def test_names_the_line_that_is_no_record(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"config": {}}',
+        "5",
+        "[1]",
+        '{"config": {}, "seconds": 1, "runs": [[1, 2, [[1]], [1]]]}',
+        '{"config": {}, "seconds": 1, "runs": [["constant", 2, [[1, 2, true, 3]], [1]]]}',
+        '{"config": {}, "seconds": "x", "runs": []}',
+        "[" * 100_000,
+    ],
+)
+def test_names_the_line_that_is_no_record(tmp_path: Path, line: str) -> None:
     path = tmp_path / "runs.jsonl"
-    path.write_text('{"config": {}}\n')
-    with pytest.raises(UserError, match=r"runs.jsonl:1 is no record of a race"):
+    path.write_text(f"{line}\n")
+    with pytest.raises(UserError, match=r"runs.jsonl:1 is no record of a race") as refused:
+        Store(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    path.write_bytes(b"\xff\n")
+    with pytest.raises(UserError, match=r"runs.jsonl is no text"):
         Store(path)
 
 

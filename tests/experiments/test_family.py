@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
 from experiments.family.design import ARMS, TABLE_OF_MOMENTA, settings
 from experiments.family.report import Line, lines, markdown
+from experiments.family.runner import Kept
 from experiments.family.stability import largest_stable
 from localsgd import outer
 from localsgd.averaging.level import Level
+from localsgd.errors import UserError
 from localsgd.train.config.complete import complete_run
 from localsgd.train.config.run import Run
 from localsgd.train.data.tasks.fashion_mnist import CARD
@@ -74,3 +78,24 @@ def test_the_report_pairs_seeds() -> None:
     assert line.half_width == pytest.approx(4.303 * 0.57735 / 3**0.5, rel=1e-4)
     text = markdown(list(found.values()))
     assert "| local SGD | 79.67 ± 0.58 | -1.33 ± 1.43 | 10 | 2.50 MB |" in text
+
+
+ROW = {"arm": "a", "settings": {"seed": 1}, "test_accuracy": 0.5, "syncs": [2], "bytes": [8]}
+
+
+def test_kept_runs_are_found_and_lines_cut_short_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    path.write_text("[" * 100_000 + "\n" + '{"arm": "b"')
+    Kept(path).add(ROW)
+    assert Kept(path).rows == [ROW]
+    assert Kept(path).find({"seed": 1}) == ROW
+
+
+@pytest.mark.parametrize(
+    "line", ["5", "[]", "{}", *(json.dumps({**ROW, name: "x"}) for name in ROW if name != "arm")]
+)
+def test_a_line_that_is_no_run_is_refused_by_its_file(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "runs.jsonl"
+    path.write_text(f"{json.dumps(ROW)}\n{line}\n")
+    with pytest.raises(UserError, match=r"runs.jsonl:2 is damaged: .*; take the line out"):
+        Kept(path)

@@ -14,6 +14,7 @@ from experiments.claims import OPEN
 from experiments.landscape import arms, claims, figures, report, rounds, study
 from experiments.landscape.claims import Claim, judged, rises
 from experiments.landscape.design import ARMS, SETTINGS
+from localsgd.errors import UserError
 from localsgd.train.data import tasks
 
 matplotlib.use("Agg")
@@ -101,6 +102,18 @@ def test_reading_changes_nothing_and_going_on_drops_what_was_cut_short(
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "line", ["5", "[]", '{"kind": "effort"}', '{"seed": "a", "kind": "effort"}', "[" * 100_000, "{"]
+)
+def test_a_line_that_is_no_record_is_refused_and_nothing_dropped(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "digits.jsonl"
+    path.write_text(f'{line}\n{{"seed":0,"kind":"effort"}}\n')
+    before = path.read_bytes()
+    with pytest.raises(UserError, match=r"digits.jsonl:1 is damaged: .*"):
+        study.study(TINY, None, path, lambda _: None)  # type: ignore[arg-type]
+    assert path.read_bytes() == before
+
+
 def test_a_study_of_two_seeds_its_figures_and_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,16 @@ def test_origins_of_older_records_are_told_as_far_as_they_go() -> None:
     assert told({"commit": None, "dirty": None}) == {}
 
 
+MADE = {
+    "cpu": "one",
+    "cores": 2,
+    "instructions": ["avx2"],
+    "threads": 1,
+    "system": "Linux",
+    "torch_build": "MKL",
+    "commit": None,
+    "dirty": None,
+}
 RUN = {"syncs": [1], "bytes": [4], "curve": [[1.0, 0.5, None]], "test_accuracy": 0.5}
 DAMAGED = {
     "a record that is none": {"record": 5},
@@ -106,6 +116,11 @@ DAMAGED = {
     "words for a number": {"record": {**RUN, "test_accuracy": "<script>"}},
     "an origin that is none": {"made": 3},
     "half of an origin": {"made": {"cpu": "one"}},
+    "an origin without a system": {"made": {k: v for k, v in MADE.items() if k != "system"}},
+    "instructions that are numbers": {"made": {**MADE, "instructions": [1]}},
+    "a commit alone": {"made": {"commit": "abc"}},
+    "a commit that is a number": {"made": {"commit": 5, "dirty": False}},
+    "a date that is a list": {"made": {"date": [1]}},
     "a key that is none": {"key": 4},
 }
 
@@ -117,6 +132,8 @@ def test_a_damaged_record_is_refused_by_its_file(what: str, tmp_path: Path) -> N
     path.parent.mkdir()
     path.write_text(json.dumps(line) + "\n" + "[" * 100_000 + "\n")
     assert Store(SMOKE, tmp_path).origins == {}  # the sound line, and one that is no record
+    path.write_text(json.dumps({**line, "made": MADE}) + "\n")
+    assert Store(SMOKE, tmp_path).origins["torch's build"] == ["MKL"]
     path.write_text(json.dumps({**line, **DAMAGED[what]}) + "\n")
     with pytest.raises(UserError, match="has a damaged record") as caught:
         Store(SMOKE, tmp_path)

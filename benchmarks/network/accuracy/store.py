@@ -7,14 +7,23 @@ stay where they are, and are not seen.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from benchmarks.network.accuracy.setting import Setting
+from experiments.lines import whole_lines
 
 Record = dict[str, Any]
+
+
+class _Line(msgspec.Struct):
+    """What every record has."""
+
+    setting: dict[str, Any]
 
 
 class Store:
@@ -23,8 +32,8 @@ class Store:
     def __init__(self, path: Path, setting: Setting) -> None:
         self._path = path
         self._setting = asdict(setting)
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-        self._records = [one for one in _read(text) if one["setting"] == self._setting]
+        lines = whole_lines(path, _Line)
+        self._records = [one for one in lines if one["setting"] == self._setting]
 
     def all(self, **wanted: Any) -> list[Record]:
         """All records whose fields have these values, in the order in which they were made."""
@@ -46,11 +55,3 @@ class Store:
             file.write(line)
         self._records.append(kept)
         return kept
-
-
-def _read(text: str) -> Iterator[Record]:
-    for line in text.splitlines():
-        try:
-            yield json.loads(line)
-        except json.JSONDecodeError:
-            continue

@@ -21,7 +21,7 @@ def _is_command() -> bool:
 
 
 def _leave(number: int, frame: object) -> None:
-    if "LOCALSGD_LAUNCHER" not in os.environ:  # the launcher says it once
+    if os.environ.get("LOCALSGD_LAUNCHER") != str(os.getppid()):  # the launcher says it once
         os.write(2, f"localsgd: {TOO_EARLY}\n".encode())
     os._exit(INTERRUPTED_EXIT)
 

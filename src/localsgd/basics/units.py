@@ -34,6 +34,20 @@ def whole_number(text: str) -> int:
     return int(text)
 
 
+def whole_within(text: str, least: int, most: int) -> int | None:
+    """A whole number in plain digits from `least` to `most`; `None` if a text is none.
+
+    Examples:
+        >>> whole_within("12", 0, 99), whole_within("100", 0, 99), whole_within("1e1", 0, 99)
+        (12, None, None)
+    """
+    try:
+        found = whole_number(text)
+    except ValueError:
+        return None
+    return found if least <= found <= most else None
+
+
 def decimal_number(text: str) -> float:
     """A finite number in plain digits; not `1_000`, `nan` or `inf`, as Python would allow.
 

@@ -20,7 +20,7 @@ import torch
 from localsgd.averaging.placement import placement_of
 from localsgd.averaging.topology import Topology, check_hosting
 from localsgd.basics.console import Console
-from localsgd.basics.units import plural
+from localsgd.basics.units import plural, whole_within
 from localsgd.errors import UserError
 from localsgd.train.config.blame import naming_parts
 from localsgd.train.config.plan import Plan
@@ -35,6 +35,8 @@ CALL_SECONDS, BYTES_A_SECOND = 0.001, 1e9
 """Assumed latency and bandwidth of a sync between processes of one machine."""
 SECONDS = 0.5
 """Approximate length of one measurement."""
+MOST_THREADS = 1 << 16
+"""What OMP_NUM_THREADS says beyond is ignored, as a list for nested loops is."""
 WORTH = 1.05
 """Speed-up that another format or precision must reach to be chosen."""
 
@@ -105,8 +107,8 @@ def choose_processes(runs: Sequence[Run], task: Task) -> Choice:
 
 def threads_of(processes: int) -> int:
     """Threads of each process if this many run on the machine."""
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    return int(given) if given.isdecimal() and int(given) else max(1, cores() // processes)
+    given = whole_within(os.environ.get("OMP_NUM_THREADS", ""), 1, MOST_THREADS)
+    return given or max(1, cores() // processes)
 
 
 def assembled_alone(wanted: Run, task: Task) -> Assembly:

@@ -23,8 +23,10 @@ from urllib.parse import urlsplit
 
 import torch.distributed as dist
 
-from localsgd.errors import UserError
-from localsgd.train.launch.slurm import LOOPBACK
+from localsgd.basics.messages import one_line
+from localsgd.basics.units import whole_within
+from localsgd.errors import MOST_SHOWN, UserError
+from localsgd.train.launch.slurm import LAST_PORT, LOOPBACK, MOST_PROCESSES
 from localsgd.train.launch.store import serve_on
 from localsgd.train.launch.tending import OPEN, OVER, joined_key, made_key
 
@@ -140,9 +142,14 @@ def manager_at(
 
 def _workers(environment: Mapping[str, str]) -> int | None:
     text = environment.get(WORKERS)
-    if text and not (text.isdecimal() and int(text)):
-        raise UserError(f"{WORKERS}={text} is no number of workers; give 1 or more")
-    return int(text) if text else None
+    found = whole_within(text, 1, MOST_PROCESSES) if text else None
+    if text and found is None:
+        raise UserError(f"{WORKERS}={_shown(text)} is no number of workers; give 1 or more")
+    return found
+
+
+def _shown(text: str) -> str:
+    return one_line(text[:MOST_SHOWN])
 
 
 def _limit(environment: Mapping[str, str]) -> timedelta:
@@ -153,16 +160,27 @@ def _limit(environment: Mapping[str, str]) -> timedelta:
     except (ValueError, OverflowError):
         found = timedelta()
     if found <= timedelta():
-        raise UserError(f"{TIMEOUT}={text} is no number of seconds; give one above 0, such as 60")
+        raise UserError(
+            f"{TIMEOUT}={_shown(text)} is no number of seconds; give one above 0, such as 60"
+        )
     return found
 
 
 def _gate(environment: Mapping[str, str], name: str, again: bool) -> dist.TCPStore | None:
     """The launcher's store, once workers may begin."""
-    port = environment.get(GATE)
-    if not port:
+    text = environment.get(GATE)
+    if not text:
         return None
-    gate = dist.TCPStore(LOOPBACK, int(port), is_master=False)
+    port = whole_within(text, 1, LAST_PORT)
+    if port is None:
+        raise UserError(f"{GATE}={_shown(text)} is no port; unset it, as `localsgd run` sets it")
+    try:
+        gate = dist.TCPStore(LOOPBACK, port, is_master=False, timeout=LIMIT)
+    except dist.DistError:
+        raise UserError(
+            f"{GATE}={port}: no launcher listens at that port of {LOOPBACK}; unset it, or start "
+            "the script by `localsgd run --fault-tolerant SCRIPT`"
+        ) from None
     gate.set(made_key(name), "")
     if not again:
         with suppress(dist.DistError):  # It takes too long.

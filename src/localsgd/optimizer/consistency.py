@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from localsgd.basics.messages import MOST, read_messages
 from localsgd.errors import UserError
 from localsgd.reduce.compressor import widest
 from localsgd.rows.parts import DIGEST_BYTES, bytes_of, once
@@ -90,9 +91,10 @@ def check_settings(
     digests = _gathered(digest_of_text(text), everyone, device)
     if all(len({digests[rank] for rank in ranks}) == 1 for ranks in groups):
         return
-    length = max(map(int, _gathered(f"{len(text.encode()):20}".encode(), everyone, device)))
-    texts = _gathered(text.encode().ljust(length), everyone, device)
-    found = [json.loads(text) for text in texts]
+    lengths = _gathered(f"{len(text.encode()):20}".encode(), everyone, device)
+    length = min(MOST, max(read_messages(lengths, int)))
+    texts = _gathered(text.encode()[:length].ljust(length), everyone, device)
+    found = read_messages(texts, dict[str, str])
     for ranks in groups:
         if differs := difference({rank: found[rank] for rank in ranks}):
             name, said = differs

@@ -14,13 +14,14 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from localsgd.basics.messages import read_message
 from localsgd.basics.units import plural
 from localsgd.errors import UserError
 from localsgd.wire.contributors import Contributors
@@ -68,8 +69,9 @@ class Standing:
         return torch.tensor(list(text.ljust(STANDING_BYTES)), dtype=torch.uint8)
 
     @staticmethod
-    def of(packed: Tensor) -> Standing:
-        return Standing(**json.loads(bytes(packed.tolist())))
+    def of(packed: Tensor, rank: int) -> Standing:
+        """The standing that a rank has `packed`."""
+        return read_message(bytes(packed.tolist()), Standing, f"rank {rank}")
 
 
 @dataclass(frozen=True)
@@ -233,11 +235,19 @@ class Membership:
             self._leaves,
             memory,
         )
-        meeting = Meeting(peers, tuple(map(Standing.of, peers.gather(own.packed()))))
+        meeting = Meeting(peers, self._read(peers.gather(own.packed())))
         self._check_finite(meeting)
         self._check_alike(meeting)
         self.collective.join(peers, meeting.contributors or meeting.holders[:1])
         return meeting
+
+    def _read(self, packed: Iterable[Tensor]) -> tuple[Standing, ...]:
+        try:
+            return tuple(Standing.of(one, rank) for rank, one in enumerate(packed))
+        except UserError as error:
+            if self.trained:  # Who came with another version can't read this worker's either.
+                raise Broken(str(error)) from error
+            raise
 
     def _check_finite(self, meeting: Meeting) -> None:
         bad = [s.name for s in meeting.standings if s.trained and not s.finite]

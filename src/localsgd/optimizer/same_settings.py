@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.optim import Optimizer
 
+from localsgd.basics.messages import read_message
 from localsgd.optimizer.consistency import difference
 from localsgd.optimizer.start import named_in_group, settings_by_name
 from localsgd.wire.presence import Presence
@@ -75,7 +76,10 @@ class SameSettings:
 
     def _look(self, step: int) -> None:
         left = self._presence.left(self._name, self._next)
-        loads, other, rates = (-1, 0, []) if left is None else json.loads(left)
+        if left is None:
+            return
+        kind = tuple[int, int, list[float | None]]
+        loads, other, rates = read_message(left, kind, f"rank {self._next}")
         if loads != self._loads:
             return
         if other <= step:
@@ -104,7 +108,7 @@ class SameSettings:
     def compare(self, found: Sequence[str], step: int) -> None:
         """Compares the settings of all ranks, as each of its peers does too."""
         ranks = self._presence.peers
-        by_rank = {rank: json.loads(found[rank]) for rank in ranks}
+        by_rank = {r: read_message(found[r], dict[str, str], f"rank {r}") for r in ranks}
         if self._presence.rank == ranks[0]:
             self._warn(by_rank, step)
 

@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from localsgd.basics.files import as_saved
+from localsgd.basics.messages import read_messages
 from localsgd.errors import UserError
 from localsgd.optimizer import averaged_file
 from localsgd.optimizer.local_sgd import LocalSGD
@@ -179,7 +180,7 @@ def _agreed(
         plain = str(error) if isinstance(error, UserError) else f"{call}() failed: {error!r}"
         problem = " ".join(plain.split())
     detail = json.dumps([problem, getattr(made, "id", ""), [] if problem else names_of(made)])
-    told = [json.loads(text) for text in lead.meet(call, detail)]
+    told = read_messages(lead.meet(call, detail), tuple[str, str, list[str]])
     if own is not None and not isinstance(own, UserError):
         raise own
     for rank, (text, *_) in enumerate(told):

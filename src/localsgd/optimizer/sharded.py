@@ -19,6 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from localsgd.averaging.grid import SINGLE, Grid
 from localsgd.averaging.placement import Placement
+from localsgd.basics.messages import read_messages
 from localsgd.errors import UserError
 from localsgd.reduce.compressor import scale_dtype
 from localsgd.rows.model_rows import Row
@@ -153,7 +154,7 @@ def met(presence: Presence | None, peers: Sequence[int]) -> Grid:
         return SINGLE
     details = presence.open(Event("LocalSGD()", 0, by_hand=True), json.dumps(peers))
     presence.peers = peers
-    return Grid.of_peers([json.loads(detail) for detail in details])
+    return Grid.of_peers(read_messages(details, list[int]))
 
 
 class Agreement:

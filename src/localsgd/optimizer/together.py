@@ -6,10 +6,12 @@ import json
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from types import GenericAlias
 
 from torch.optim import Optimizer
 
 from localsgd.averaging.grid import Grid
+from localsgd.basics.messages import read_messages
 from localsgd.errors import UserError
 from localsgd.optimizer.consistency import check_same_values, checksum
 from localsgd.optimizer.peer_errors import others_named_lost
@@ -135,12 +137,12 @@ class Together:
             warnings.warn(message, stacklevel=2)
         return self.presence.rank in ranks
 
-    def meet(self, call: str, steps: int, values: Sequence[str]) -> list[list[str]]:
+    def meet(self, call: str, steps: int, values: Sequence[str]) -> list[tuple[str, ...]]:
         """The `values` of all ranks, which must all be in this call."""
         if self.presence is None:
-            return [list(values)]
+            return [tuple(values)]
         found = self.presence.meet(Event(call, steps, by_hand=True), json.dumps(values))
-        return [json.loads(text) for text in found]
+        return read_messages(found, GenericAlias(tuple, (str,) * len(values)))
 
     def _meet(self, call: str, steps: int, values: Sequence[str]) -> list[list[str]]:
         """As `meet`; settings are compared too."""

@@ -24,11 +24,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
 
+from localsgd.basics.messages import one_line, read_message, read_messages
 from localsgd.errors import PeerLost, UserError
 from localsgd.wire.broken import is_late
 
@@ -183,10 +184,10 @@ class Presence:
         else:
             self._until_all_are_here(self._group, place, event)
         if self._store.check([f"{place}/ended"]):
-            raise PeerLost(self._store.get(f"{place}/ended").decode())
+            raise PeerLost(one_line(self._store.get(f"{place}/ended")))
         keys = [f"{place}/{rank}" for rank in range(self.processes)]
-        found = [json.loads(text) for text in self._store.multi_get(keys)]
-        events = {rank: Event(*other) for rank, (other, _) in enumerate(found)}
+        found = read_messages(self._store.multi_get(keys), tuple[Event, str])
+        events = {rank: other for rank, (other, _) in enumerate(found)}
         if len(set(events.values())) > 1:
             raise UserError(apart(events))
         self._forget(number - 1)  # All ranks have come here, so they have read the last one.
@@ -200,7 +201,7 @@ class Presence:
                 raise
             self._give_up(place, event)
         if self._own.check(["parted"]):  # The others have come to let this one go.
-            self._part(self._own.get("parted").decode(), event)
+            self._part(one_line(self._own.get("parted")), event)
 
     def _until_complete(self, place: str, event: Event) -> None:
         waiting = Waiting(event)
@@ -271,10 +272,10 @@ class Presence:
         """Leaves a text for others to read, in place of the last one of this name."""
         self._own.set(f"{name}/{self.rank}", text)
 
-    def left(self, name: str, rank: int) -> str | None:
+    def left(self, name: str, rank: int) -> bytes | None:
         """What a rank has left."""
         key = f"{name}/{rank}"
-        return self._own.get(key).decode() if self._own.check([key]) else None
+        return self._own.get(key) if self._own.check([key]) else None
 
     def mark(self) -> None:
         """Marks this rank in the current event."""
@@ -294,7 +295,7 @@ class Presence:
     def _untold(self, rank: int) -> bool:
         if not self._own.check([f"marked/{rank}"]):
             return False
-        last = self._own.get(f"marked/{rank}").decode()
+        last = one_line(self._own.get(f"marked/{rank}"))
         before, self._marks[rank] = self._marks.get(rank), last
         return last != before
 
@@ -306,8 +307,11 @@ class Presence:
         own = Seen(waiting.event, True, waiting.ranks, self._meeting)
         self._tell(own)
         if self._own.check(["parted"]):
-            self._part(self._own.get("parted").decode(), waiting.event)
-        seen = self._read(waiting.ranks)
+            self._part(one_line(self._own.get("parted")), waiting.event)
+        try:
+            seen = self._read(waiting.ranks)
+        except UserError as error:
+            self._part(str(error), waiting.event)
         waits = {self.rank: own.event} | {rank: s.event for rank, s in seen.items() if s.waits}
         for other in seen.values():
             if other.waits_for(self.rank) and (never_met(own, other) or never_met(other, own)):
@@ -325,7 +329,7 @@ class Presence:
                 stacklevel=2,
             )
 
-    def _part(self, said: str, own: Event) -> None:
+    def _part(self, said: str, own: Event) -> NoReturn:
         """Ends the wait here, and on all ranks that look at the others."""
         self._keep_groups()
         self._own.set("parted", said)
@@ -341,7 +345,7 @@ class Presence:
         """A message that names the ranks that have not noticed the loss, and so are its cause."""
         self._keep_groups()
         failed = self._failed or Waiting(self.event)
-        with suppress(RuntimeError):
+        try:
             self._tell(Seen(failed.event, True, failed.ranks, self._meeting, lost=True))
             ranks = [r for r in failed.ranks or range(self.processes) if r != self.rank]
             end = time.monotonic() + GRACE_SECONDS
@@ -356,6 +360,10 @@ class Presence:
             events = {self.rank: failed.event} | {r: seen[r].event for r in ranks}
             if len(set(events.values())) > 1:
                 return apart(events)
+        except UserError as error:  # of a report
+            return str(error)
+        except RuntimeError:  # The store has gone.
+            pass
         return "another rank did not answer within `timeout`" if late else "another rank ended"
 
     def _tell(self, seen: Seen) -> None:
@@ -366,8 +374,7 @@ class Presence:
         found = {}
         for rank in ranks or range(self.processes):
             if rank != self.rank and self._own.check([str(rank)]):
-                event, *rest = json.loads(self._own.get(str(rank)))
-                found[rank] = Seen(Event(*event), *rest)
+                found[rank] = read_message(self._own.get(str(rank)), Seen, f"rank {rank}")
         return found
 
     def _last_seen(self, ranks: Sequence[int]) -> str:

@@ -69,7 +69,18 @@ def test_is_kept_and_found_again(
         known_minimum(other, tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"value": "low"}', b'{"value": 1.0}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"value": "low"}',
+        b'{"value": 1.0}',
+        b'{"x": ' + b"[" * 100_000,
+        b'{"\xff": 1}',
+    ],
+)
 def test_a_damaged_file_is_replaced(small: Logistic, tmp_path: Path, content: bytes) -> None:
     first = known_minimum(small, tmp_path)
     (path,) = tmp_path.glob("minimum-*.json")

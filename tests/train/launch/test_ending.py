@@ -35,6 +35,30 @@ def test_a_text_of_another_process_cannot_steer_the_terminal(
 ) -> None:
     monkeypatch.setattr(ending, "_said", False)
     monkeypatch.delenv(ending.ERROR_FILE, raising=False)
-    print_exit_message("rank 1\x1b[2J is lost\x07")
+    print_exit_message("rank 1\x1b[2J (pid 7\non\u2028h) is lost\x07")
     print_exit_message("and dropped")
-    assert capsys.readouterr().err == "rank 1?[2J is lost?\n"
+    assert capsys.readouterr().err == "rank 1?[2J (pid 7 on h) is lost?\n"
+
+
+@pytest.mark.parametrize("launcher", ["1", "abc", "9" * 5000])
+def test_a_launcher_that_is_not_the_parent_is_not_believed(
+    launcher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched: list[int] = []
+    monkeypatch.setattr(ending, "end_with", watched.append)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    monkeypatch.setenv(ending.LAUNCHER, launcher)
+    ending.end_with_parent()
+    assert watched == []
+    monkeypatch.setenv(ending.LAUNCHER, str(os.getppid()))
+    ending.end_with_parent()
+    assert watched == [os.getppid()]
+
+
+def test_a_name_that_no_file_can_have_keeps_no_message_back(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ending, "_said", False)
+    monkeypatch.setenv(ending.ERROR_FILE, ".")
+    print_exit_message("why")
+    assert capsys.readouterr().err == "why\n"

@@ -6,7 +6,8 @@ import pytest
 
 from localsgd.errors import UserError
 from localsgd.train.launch import World, joined
-from localsgd.train.launch.join import gpu_of, threads_of
+from localsgd.train.launch.join import _take_threads, gpu_of, threads_of
+from localsgd.train.launch.world import Store
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -65,3 +66,13 @@ def test_shares_of_a_machine():
     assert gpu_of(World(5, 8, 1, 4, bound=True), 1) == 0
     with pytest.raises(UserError, match="4 processes on this machine, but 1 GPU:"):
         gpu_of(World(5, 8, 1, 4), 1)
+
+
+@pytest.mark.parametrize("granted", ["many", "1" * 5000, "-1"])
+def test_threads_that_slurm_does_not_count_are_refused(
+    monkeypatch: pytest.MonkeyPatch, granted: str
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", granted)
+    with pytest.raises(UserError, match=r"^SLURM_CPUS_PER_TASK='.*' is not a number from 0 to"):
+        _take_threads(World(0, 2, 0, 2, Store("a", 1, True), bound=True))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from localsgd.errors import UserError
-from localsgd.train.launch.slurm import Task, find_task, first_host, tasks_by_node
+from localsgd.train.launch.slurm import Task, find_task, first_host, tasks_on
 
 STEP = {
     "SLURM_PROCID": "3",
@@ -29,10 +29,12 @@ def test_the_first_host_of_a_node_list(nodes, first):
     assert first_host(nodes) == first
 
 
-def test_tasks_by_node():
-    assert tasks_by_node("2(x3),1") == [2, 2, 2, 1]
-    with pytest.raises(UserError, match="two"):
-        tasks_by_node("two")
+def test_tasks_on_a_node():
+    assert [tasks_on(node, "2(x3),1") for node in range(4)] == [2, 2, 2, 1]
+    assert tasks_on(4, "2(x3),1") == 2  # none of them
+    assert tasks_on(10**8, "2(x99999999), 1, 3") == 3  # no list of all
+    for text in ("two", "", "2(x3", "1" * 5000, "²"):
+        assert tasks_on(0, text) is None
 
 
 def test_a_task_of_a_step():
@@ -82,3 +84,28 @@ def test_a_shell_of_srun_is_told_what_to_unset():
 def test_what_is_missing_is_named(name):
     with pytest.raises(UserError, match=name):
         find_task({key: value for key, value in STEP.items() if key != name})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("SLURM_NODEID", "abc"),
+        ("SLURM_NODEID", "-5"),
+        ("SLURM_PROCID", "9"),
+        ("SLURM_PROCID", "²"),
+        ("SLURM_PROCID", "1" * 5000),
+        ("SLURM_LOCALID", "1" * 5000),
+        ("SLURM_NTASKS", str(1 << 31)),
+        ("SLURM_JOB_ID", "1" * 5000),
+        ("SLURM_TASKS_PER_NODE", "1" * 5000),
+        ("SLURM_TASKS_PER_NODE", "2(x99999999999)"),
+        ("SLURM_TASKS_PER_NODE", "0"),
+        ("MASTER_PORT", "0"),
+        ("MASTER_PORT", "65536"),
+    ],
+)
+def test_what_is_no_such_number_is_refused_in_a_line_that_names_it(name: str, text: str) -> None:
+    with pytest.raises(UserError, match=f"^{name}=") as refused:
+        find_task({**STEP, name: text})
+    assert len(str(refused.value).splitlines()) == 1
+    assert len(str(refused.value)) < 300

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from localsgd.errors import UserError
-from localsgd.train.launch.world import Store, World, find_world
+from localsgd.train.launch.world import Store, World, attempt, find_world
 
 TORCHRUN = {
     "RANK": "3",
@@ -55,8 +55,18 @@ def test_srun():
         ({"MASTER_PORT": ""}, "but not MASTER_PORT"),
         ({"RANK": "4"}, "between 0 and its size - 1"),
         ({"LOCAL_WORLD_SIZE": "x"}, "LOCAL_WORLD_SIZE='x' is not a number"),
+        ({"WORLD_SIZE": "1" * 5000}, "^WORLD_SIZE='1+\\.\\.\\.' is not a number"),
+        ({"MASTER_PORT": "70000"}, "^MASTER_PORT='70000' is not a number from 0 to 65535"),
+        ({"MASTER_ADDR": "a\udcff"}, "no name of a machine; set MASTER_ADDR"),
     ],
 )
 def test_half_an_environment_is_refused(change, message):
     with pytest.raises(UserError, match=message):
         find_world({**TORCHRUN, **change})
+
+
+def test_the_attempt_is_a_number():
+    assert attempt({}) == 0
+    assert attempt({"TORCHELASTIC_RESTART_COUNT": "2"}) == 2
+    with pytest.raises(UserError, match=r"^TORCHELASTIC_RESTART_COUNT='second' is not a number"):
+        attempt({"TORCHELASTIC_RESTART_COUNT": "second"})

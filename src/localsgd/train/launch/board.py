@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import NamedTuple
 
 import torch.distributed as dist
 
-from localsgd.train.launch.judge import State, Status
+from localsgd.basics.messages import read_message
+from localsgd.train.launch.judge import Status
 from localsgd.train.launch.store import open_store
-from localsgd.train.launch.world import World
+from localsgd.train.launch.world import World, attempt
 
 
 class Verdict(NamedTuple):
@@ -30,14 +30,13 @@ class Board:
 
     Raises:
         torch.distributed.DistError: from any call, if the store is gone.
-        ValueError: an entry that no rank can have written was read.
+        UserError: a rank has sent what is no status, or some rank what is no verdict.
     """
 
     def __init__(self, world: World, timeout_seconds: float) -> None:
         assert world.store is not None
         client = open_store(world.store, timedelta(seconds=timeout_seconds))
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        self._store = dist.PrefixStore(f"localsgd/heartbeat/{attempt}", client)
+        self._store = dist.PrefixStore(f"localsgd/heartbeat/{attempt()}", client)
         self._known: set[int] = set()
         self._store.compare_set("verdict", "", "null")  # an unset key can't be read without waiting
 
@@ -51,7 +50,9 @@ class Board:
         self._known |= {rank for rank in new if self._store.check([f"status/{rank}"])}
         heard = [rank for rank in ranks if rank in self._known]
         *found, verdict = self._store.multi_get([*(f"status/{r}" for r in heard), "verdict"])
-        return {r: _status(text) for r, text in zip(heard, found, strict=True)}, _verdict(verdict)
+        pairs = zip(heard, found, strict=True)
+        statuses = {rank: read_message(text, Status, f"rank {rank}") for rank, text in pairs}
+        return statuses, _verdict(verdict)
 
     def judge(self, verdict: Verdict) -> Verdict:
         """Posts `verdict` unless another process was first; returns the one that holds."""
@@ -59,17 +60,5 @@ class Board:
         return standing or verdict
 
 
-def _status(posted: bytes) -> Status:
-    try:
-        count, step, state, who = json.loads(posted)
-        return Status(int(count), None if step is None else int(step), State(state), str(who))
-    except TypeError as error:
-        raise ValueError(str(error)) from None
-
-
 def _verdict(posted: bytes) -> Verdict | None:
-    found = json.loads(posted)
-    try:
-        return None if found is None else Verdict(str(found[0]), bool(found[1]))
-    except (TypeError, LookupError) as error:
-        raise ValueError(str(error)) from None
+    return read_message(posted, Verdict | None, "some rank")

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from localsgd.basics.printable import printable
+from localsgd.basics.messages import one_line
 
 LAUNCHER = "LOCALSGD_LAUNCHER"
 """Environment variable: the process id of our launcher, in its children."""
@@ -48,7 +48,7 @@ def print_exit_message(text: str) -> None:
         if _said:
             return
         _said = True
-    text = printable(text)
+    text = one_line(text)
     if not (_write_error_file(text) and is_launched()):
         with suppress(OSError):  # its reader has gone
             print(text, file=sys.stderr, flush=True)
@@ -58,11 +58,11 @@ def _write_error_file(text: str) -> bool:
     name = os.environ.get(ERROR_FILE)
     if not name:
         return False
-    whole = Path(name).with_suffix(".part")
     try:
+        whole = Path(name).with_suffix(".part")
         whole.write_text(json.dumps({"message": text, "timestamp": int(time.time())}))
         whole.replace(name)
-    except OSError:
+    except (OSError, ValueError):  # `.` has no suffix
         return False
     return True
 
@@ -85,8 +85,8 @@ def end_process(text: str) -> NoReturn:
 
 def end_with_parent() -> None:
     """Ends this process once its launcher (ours or torchrun's) has died, if it has one."""
-    if LAUNCHER in os.environ or "TORCHELASTIC_RUN_ID" in os.environ:
-        end_with(int(os.environ.get(LAUNCHER) or os.getppid()))
+    if is_launched() or "TORCHELASTIC_RUN_ID" in os.environ:
+        end_with(os.getppid())
 
 
 def end_with(parent: int) -> None:

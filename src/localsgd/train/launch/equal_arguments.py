@@ -34,11 +34,12 @@ def check_same(what: str, value: bytes | str) -> None:
     different = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
     if not different:
         return
-    texts = [text.decode() for text in gather_bytes(data)] if isinstance(value, str) else None
+    given = gather_bytes(data) if isinstance(value, str) else []
+    texts = [text.decode(errors="replace") for text in given]
     raise UserError(_message(what, different, texts))
 
 
-def _message(what: str, different: list[int], texts: list[str] | None) -> str:
+def _message(what: str, different: list[int], texts: list[str]) -> str:
     verb = "were" if len(different) > 1 else "was"
     start = f"{named(different)} {verb} started with a different {what} from rank 0"
     rank = different[0]

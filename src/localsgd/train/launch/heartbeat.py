@@ -176,8 +176,8 @@ class Heartbeat:
             except dist.DistError:
                 verdict = self._store_is_gone()
                 self._stopped.set()
-            except ValueError as error:
-                verdict = Verdict(f"the run's store has an entry that no rank has written: {error}")
+            except UserError as error:  # All read that verdict, which is none.
+                verdict = Verdict(str(error))
             self._rounds += 1
             if verdict is not None:
                 self._act(verdict)
@@ -193,7 +193,10 @@ class Heartbeat:
         everybody = self._asking or self._serves
         far = size - 1 if everybody else min(_OBSERVED, size - 1)
         observed = [(rank + step) % size for step in range(1, far + 1)]
-        found, verdict = self._board.read(observed)
+        try:
+            found, verdict = self._board.read(observed)
+        except UserError as error:
+            return self._board.judge(Verdict(str(error)))
         self._judge.look(time.monotonic())
         for other in observed:
             self._judge.hear(other, found.get(other))

@@ -15,8 +15,9 @@ from localsgd.basics.units import plural
 from localsgd.errors import PeerLost, UserError
 from localsgd.train.launch.ending import end_with_parent
 from localsgd.train.launch.output import own_output
+from localsgd.train.launch.slurm import number
 from localsgd.train.launch.store import loopback_interface, open_store
-from localsgd.train.launch.world import World, find_world
+from localsgd.train.launch.world import World, attempt, find_world
 
 GLOO_TELLS = torch.__version__ < TorchVersion("2.10")
 """Whether gloo prints each group's connections on standard output."""
@@ -88,9 +89,8 @@ def threads_of(world: World, cores: int) -> int:
 def _take_threads(world: World) -> None:
     if os.environ.get("OMP_NUM_THREADS"):
         return
-    granted = os.environ.get("SLURM_CPUS_PER_TASK", "")
-    if world.bound and granted.isdecimal():
-        torch.set_num_threads(max(1, int(granted)))
+    if world.bound and os.environ.get("SLURM_CPUS_PER_TASK"):
+        torch.set_num_threads(max(1, number(os.environ, "SLURM_CPUS_PER_TASK")))
     else:
         torch.set_num_threads(threads_of(world, cores()))
 
@@ -108,12 +108,11 @@ def _initialise(world: World, device: str, timeout: timedelta) -> None:
     if world.on_one_machine:
         _stay_on_loopback()
     serves = address.of_rank_0 and world.rank == 0
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     try:
         store = open_store(address, timeout, size=world.size, serve=serves)
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo",
-            store=dist.PrefixStore(f"localsgd/attempt/{attempt}", store),
+            store=dist.PrefixStore(f"localsgd/attempt/{attempt()}", store),
             rank=world.rank,
             world_size=world.size,
             timeout=timeout,

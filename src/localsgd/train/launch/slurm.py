@@ -26,11 +26,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from localsgd.errors import UserError
+from localsgd.basics.units import WHOLE, whole_within
+from localsgd.errors import UserError, short
 
 LOOPBACK = "127.0.0.1"
 _FIRST_PORT, _PORTS = 15_000, 16_000
 _FIRST_NAMED_STEP = 0xFFFFFFF0  # the numbers of batch, extern and interactive lie above
+MOST_PROCESSES = (1 << 31) - 1
+"""That `torch.distributed` can count."""
+LAST_PORT = (1 << 16) - 1
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ def find_task(environment: Mapping[str, str]) -> Task | None:
     """The task that `environment` describes, or None outside of `srun`.
 
     Raises:
-        UserError: a variable is missing or isn't a number.
+        UserError: a variable is missing or isn't a number, or the rank isn't one of the step's.
     """
     if "SLURM_PROCID" not in environment or _is_batch_script(environment):
         return None
@@ -57,6 +61,11 @@ def find_task(environment: Mapping[str, str]) -> Task | None:
     rank = number(environment, "SLURM_PROCID")
     if size == 1 or _step(environment) is None:
         return Task(0, 1, 0, 1, "localhost", 0)
+    if rank >= size:
+        raise UserError(
+            f"SLURM_PROCID={rank} of {size} tasks: a rank lies between 0 and the number of tasks "
+            "- 1; start with srun, or unset SLURM_PROCID"
+        )
     if environment.get("SLURM_PTY_PORT") and environment.get("ENVIRONMENT") != "BATCH":
         raise UserError(
             f"SLURM_PTY_PORT is set: this is the shell of srun --pty with {size} tasks, or a step "
@@ -75,17 +84,20 @@ def find_task(environment: Mapping[str, str]) -> Task | None:
     )
 
 
-def number(environment: Mapping[str, str], *names: str) -> int:
-    """The first of `names` that is set, as a number >= 0."""
+def number(
+    environment: Mapping[str, str], *names: str, least: int = 0, most: int = MOST_PROCESSES
+) -> int:
+    """The first of `names` that is set, as a number from `least` to `most`."""
     name = next((name for name in names if environment.get(name)), None)
     if name is None:
         raise UserError(f"{names[0]} is not set: start with torchrun, srun or --processes")
-    text = environment[name]
-    if not text.isdecimal():
+    found = whole_within(environment[name], least, most)
+    if found is None:
         raise UserError(
-            f"{name}={text!r} is not a number: start with torchrun, srun or --processes"
+            f"{name}={short(environment[name])} is not a number from {least} to {most}: start with "
+            "torchrun, srun or --processes"
         )
-    return int(text)
+    return found
 
 
 def first_host(nodes: str) -> str:
@@ -94,15 +106,21 @@ def first_host(nodes: str) -> str:
     return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", name[0]) if name else nodes
 
 
-def tasks_by_node(counts: str) -> list[int]:
-    """Tasks on each node: `2(x3),1` gives [2, 2, 2, 1]."""
-    tasks = []
-    for count in counts.split(","):
-        entry = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", count.strip())
-        if entry is None:
-            raise UserError(f"tasks per node {counts!r}: expected Slurm's form, such as 2(x3),1")
-        tasks += [int(entry[1])] * int(entry[2] or 1)
-    return tasks
+def tasks_on(node: int, counts: str) -> int | None:
+    """Tasks on a node by a text such as `2(x3),1`: 2 on each of three nodes, 1 on the fourth.
+
+    Those of the first node if there are fewer; `None` if the text has another form.
+    """
+    form = r"\s*([0-9]{1,9})(?:\(x([0-9]{1,9})\))?\s*"
+    entries = [re.fullmatch(form, count) for count in counts.split(",")]
+    found = [(int(entry[1]), int(entry[2] or 1)) for entry in entries if entry]
+    if len(found) < len(entries):
+        return None
+    for tasks, nodes in found:
+        if node < nodes:
+            return tasks
+        node -= nodes
+    return found[0][0]
 
 
 def _is_batch_script(environment: Mapping[str, str]) -> bool:
@@ -123,22 +141,28 @@ def _nodes(environment: Mapping[str, str]) -> str:
 def _local_size(environment: Mapping[str, str], size: int) -> int:
     for name in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"):
         if environment.get(name):
-            node = int(environment.get("SLURM_NODEID") or 0)
-            tasks = tasks_by_node(environment[name])
-            return tasks[node] if node < len(tasks) else tasks[0]
+            known = environment.get("SLURM_NODEID")
+            node = number(environment, "SLURM_NODEID") if known else 0
+            tasks = tasks_on(node, environment[name])
+            if not tasks:
+                raise UserError(
+                    f"{name}={short(environment[name])} does not say how many tasks are on node "
+                    f"{node}: expected Slurm's form, such as 2(x3),1"
+                )
+            return tasks
     if environment.get("SLURM_NTASKS_PER_NODE"):
-        return min(size, number(environment, "SLURM_NTASKS_PER_NODE"))
+        return min(size, number(environment, "SLURM_NTASKS_PER_NODE", least=1))
     return size
 
 
 def _port(environment: Mapping[str, str]) -> int:
     if environment.get("MASTER_PORT"):
-        return number(environment, "MASTER_PORT")
-    job = number(environment, "SLURM_JOB_ID", "SLURM_JOBID")
+        return number(environment, "MASTER_PORT", least=1, most=LAST_PORT)
+    job = number(environment, "SLURM_JOB_ID", "SLURM_JOBID", most=WHOLE - 1)
     return _FIRST_PORT + (job + (_step(environment) or 0)) % _PORTS
 
 
 def _step(environment: Mapping[str, str]) -> int | None:
     """The number of the job step; None for a named step, which `srun` has not started."""
     text = environment.get("SLURM_STEP_ID") or environment.get("SLURM_STEPID") or "0"
-    return int(text) if text.isdecimal() and int(text) < _FIRST_NAMED_STEP else None
+    return whole_within(text, 0, _FIRST_NAMED_STEP - 1)

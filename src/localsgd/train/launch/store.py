@@ -56,7 +56,7 @@ def is_loopback(host: str) -> bool:
     """Whether all addresses of the name are loopback addresses of this machine."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
+    except (OSError, UnicodeError):  # no name of a machine
         return False
     return all(ipaddress.ip_address(address[0]).is_loopback for *_, address in found)
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from localsgd.errors import UserError
+from localsgd.errors import UserError, short
 from localsgd.train.launch import slurm
 
 
@@ -29,6 +29,10 @@ class Store:
     host: str
     port: int
     of_rank_0: bool
+
+    def __post_init__(self) -> None:
+        if not self.host.isprintable():
+            raise UserError(f"{short(self.host)} is no name of a machine; set MASTER_ADDR to one")
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -60,7 +64,8 @@ class World:
         return self.local_size == self.size
 
 
-_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_NUMBERED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_TORCHRUN = (*_NUMBERED, "MASTER_ADDR", "MASTER_PORT")
 
 
 def find_world(environment: Mapping[str, str] = os.environ) -> World:
@@ -76,6 +81,12 @@ def find_world(environment: Mapping[str, str] = os.environ) -> World:
     return _of_slurm(environment)
 
 
+def attempt(environment: Mapping[str, str] = os.environ) -> int:
+    """How often `torchrun` has started the run again."""
+    name = "TORCHELASTIC_RESTART_COUNT"
+    return slurm.number(environment, name) if environment.get(name) else 0
+
+
 def _of_torchrun(environment: Mapping[str, str]) -> World:
     missing = [name for name in _TORCHRUN if not environment.get(name)]
     if missing:
@@ -83,9 +94,8 @@ def _of_torchrun(environment: Mapping[str, str]) -> World:
             f"RANK and WORLD_SIZE are set, but not {', '.join(missing)}: start with torchrun, srun "
             f"or --processes, set all of {', '.join(_TORCHRUN)}, or unset RANK"
         )
-    rank, size, local_rank, local_size, port = (
-        slurm.number(environment, name) for name in _TORCHRUN if name != "MASTER_ADDR"
-    )
+    rank, size, local_rank, local_size = (slurm.number(environment, name) for name in _NUMBERED)
+    port = slurm.number(environment, "MASTER_PORT", most=slurm.LAST_PORT)
     if not 0 <= rank < size or not 0 <= local_rank < local_size <= size:
         raise UserError(
             f"RANK={rank} of WORLD_SIZE={size}, LOCAL_RANK={local_rank} of "

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.network.accuracy.setting import Setting
 from benchmarks.network.accuracy.store import Store
 from benchmarks.network.refusal import Refused
+from localsgd.errors import UserError
 from tests.benchmarks.network.accuracy.cases import SMALL
 
 
@@ -54,3 +55,14 @@ def test_post_local_leaves_at_the_first_decay() -> None:
 def test_settings_that_cannot_be_are_refused(changes: dict, said: str) -> None:
     with pytest.raises(Refused, match=said):
         replace(SMALL, **changes)
+
+
+@pytest.mark.parametrize("line", ["5", "[]", "{}", '{"setting": 5}'])
+def test_a_line_that_is_no_record_is_refused_by_its_file(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "runs.jsonl"
+    path.write_text("[" * 100_000 + f"\n{line}\n")
+    with pytest.raises(UserError, match=r"runs.jsonl:2 is damaged: .*; take the line out"):
+        Store(path, SMALL)
+    path.write_bytes(b"\xff\n")
+    with pytest.raises(UserError, match=r"runs.jsonl is no text"):
+        Store(path, SMALL)
