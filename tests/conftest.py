@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 from tests.distributed import harness
+
+
+def pytest_configure() -> None:
+    """Ctrl-C reaches what tests start, also where `make test` runs in the background of a shell,
+    which has it ignored.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

@@ -295,15 +295,15 @@ def test_a_data_set_is_read_sample_by_sample() -> None:
 
 def test_two_processes_train_what_one_does(tmp_path: Path) -> None:
     """Two runs, one after another, in the same processes."""
-    alone = [
-        trained(local_steps=steps, reduction="ordered").weights["first.weight"] for steps in (1, 3)
-    ]
+    results = [trained(local_steps=steps, reduction="ordered") for steps in (1, 3)]
+    alone = [result.weights["first.weight"] for result in results]
     assert launch([str(PROGRAM), str(tmp_path)], 2, program=[]) == 0
     for rank in range(2):
         found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
         assert torch.equal(found["weights"][0], alone[0])
         assert torch.equal(found["weights"][1], alone[1])
         assert found["workers"] == [rank]
+        assert found["steps"] == [[row["step"] for row in result.rows] for result in results]
 
 
 def test_the_module_names_what_it_has() -> None:
@@ -364,5 +364,5 @@ def test_weights_that_are_a_pipe_are_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(weights)
     with pytest.raises(UserError, match="is a pipe or a device"):
         weights_in(Folder(tmp_path))
-    with pytest.raises(UserError, match="is a pipe or a device"):
+    with pytest.raises(UserError, match="is no regular file"):
         averaged_file.read(weights)

@@ -32,7 +32,7 @@ from localsgd.train.data import tasks
 from localsgd.train.data.models import Build, Rule
 from localsgd.train.data.task import Task
 from localsgd.train.engine.assembly import Own, model_of, pick_device
-from localsgd.train.engine.execution import Execution, Interrupted
+from localsgd.train.engine.execution import Execution, Interrupted, barrier
 from localsgd.train.engine.observer import Observer, Observers
 from localsgd.train.engine.run_folder import Folder
 from localsgd.train.launch import World, gather_bytes
@@ -160,7 +160,7 @@ class Run:
             path = _same_on_all(self._path(out, world))
             state = _state(path, self.settings, world)
             if state == "ended":
-                return self._loaded(path, self._data(limits, world), out is None)
+                return _read_by_all(self._loaded(path, self._data(limits, world), out is None))
             console = Console()
             loud = progress and world.rank == 0
             if state == "begun" and loud:
@@ -182,7 +182,7 @@ class Run:
                 )
                 with carried_out as execution, _going_on_here():
                     summary = execution.train()
-            return _result(execution, summary, None if out is None else path)
+            return _read_by_all(_result(execution, summary, None if out is None else path))
 
     def _path(self, out: Path | str | None, world: World) -> Path:
         if out is not None:
@@ -357,6 +357,12 @@ def _going_on_here() -> Generator[None]:
         yield
     except Interrupted:
         raise Interrupted("interrupted; the same train() goes on from here") from None
+
+
+def _read_by_all(result: Result) -> Result:
+    """`result`, once all processes have theirs: the folder may go with the first one's `Run`."""
+    barrier()
+    return result
 
 
 def _result(execution: Execution, summary: Mapping[str, Any], path: Path | None) -> Result:
