@@ -2,18 +2,19 @@
 
 Arms: A5 with H = 16, the paper's main one, and A2, which it goes on from; seeds 0 to 4. Measured by
 `experiments/minima.py`, which says of what, at 1/2 (the switch), 5/8, 3/4 and 7/8 of the steps and
-at the end, right after the arms of M1a with that seed. 500 training samples, the same for both arms
-and all seeds, for all that is of curvature: on them a product of the Hessian with a vector takes 4
-to 5 s of a core that trains 326 images a second. Ten eigenvalues took 26 products of a network that
-was trained for less long, the largest alone 5: about 9 CPU minutes a model with all the rest.
+at the end, right after these two arms of a seed are trained. 500 training samples, the same for
+both arms and all seeds, for all that is of curvature: on them a product of the Hessian with a
+vector takes 4 to 5 s of a core that trains 326 images a second. Ten eigenvalues took 26 products of
+a network that was trained for less long, the largest alone 5: about 9 CPU minutes a model with all
+the rest.
 
 Claims, of differences paired by seed, in the family "flatness": for A5 as compared with A2, λ max
 after the switch (geometric mean), λ max at the end, the ten largest eigenvalues at the end
 (geometric mean), the rise of the loss along shared directions, and on which side of the line
-between them the loss rises less, by training and by test loss, with statistics of batch norm that
-are estimated at each point on augmented training images: mixed ones fit no model but the two, least
-of all beyond them. Figures of sharpness that do not
-depend on the scale of the weights stand beside them and decide nothing.
+between them the loss rises less, by training and by test loss. On the line statistics of batch norm
+are estimated at each point on augmented training images: mixed ones fit no model but the two, and
+least of all those beyond them. Figures of sharpness that do not depend on the scale of the weights
+stand beside them and decide nothing.
 """
 
 from __future__ import annotations
