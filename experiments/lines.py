@@ -31,7 +31,7 @@ def checked(found: Any, kind: Any, where: str) -> Any:
     """A value of JSON as it was found, if it is a `kind`, for which more fields are no harm."""
     try:
         msgspec.convert(found, kind)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, OverflowError) as error:
         place, reason = explained(error, kind)
         raise UserError(
             f"{where} is damaged: {f'{place}: ' * bool(place)}{reason}; take the line out and run "

@@ -217,7 +217,7 @@ def _is_sound(line: Mapping[str, Any]) -> bool:
         return False
     try:
         msgspec.convert(made, Made)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, OverflowError):
         return False
     if any(name in made and not made.keys() >= others for name, others in TOGETHER.items()):
         return False

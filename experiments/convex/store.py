@@ -81,7 +81,7 @@ class Store:
                 entry = json.loads(line)
                 msgspec.convert(entry, _Line)
                 self._keep(entry["config"], [_unpacked(r) for r in entry["runs"]], entry["seconds"])
-            except (ValueError, RecursionError, msgspec.ValidationError) as error:
+            except (ValueError, OverflowError, RecursionError, msgspec.ValidationError) as error:
                 raise UserError(
                     f"{self.path}:{number} is no record of a race ({error}); "
                     "delete the line to run it again"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from localsgd.basics.files import expanded, open_anew, open_to_add
+from localsgd.basics.files import as_saved, expanded, open_anew, open_to_add
 from localsgd.basics.typed_json import read_json
-from localsgd.errors import UserError
+from localsgd.errors import PeerLost, UserError
 
 
 @pytest.fixture
@@ -92,3 +93,20 @@ def test_a_home_that_is_not_there() -> None:
     with pytest.raises(UserError, match=r"'a\\x00b' is no path, since it has a zero character"):
         expanded(Path("a\0b"))
     assert expanded("~") == Path.home()
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "says"),
+    [
+        (PeerLost("rank 1 ended"), PeerLost, "rank 1 ended"),
+        (UserError("as it was"), UserError, "as it was"),
+        (MemoryError(), UserError, "does not fit into memory, or is damaged; free some"),
+        (KeyError("a"), UserError, "is damaged, or of another version: KeyError: 'a'; do"),
+    ],
+)
+def test_what_is_no_damage_is_not_told_as_such(
+    raised: Exception, kind: type[Exception], says: str
+) -> None:
+    with pytest.raises(kind, match=re.escape(says)) as found, as_saved(Path("state"), "do"):
+        raise raised
+    assert ("damaged, or of" in str(found.value)) == isinstance(raised, KeyError)

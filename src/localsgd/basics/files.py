@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from localsgd.basics.refused import explained
-from localsgd.errors import UserError
+from localsgd.errors import PeerLost, UserError
 
 MOST = 1 << 28
 """Most bytes of a text that is read; the largest files of a run's folder are far smaller."""
@@ -50,7 +50,7 @@ def size_of_own(path: Path) -> int:
 def check_no_link(path: Path) -> None:
     """Raises for a symbolic link, through which something else would be written or removed."""
     if path.is_symlink():
-        raise UserError(f"{path} is a link; remove it")
+        raise UserError(f"{path} is a link; remove it, or put what it stands for there itself")
 
 
 def open_anew(path: Path) -> IO[bytes]:
@@ -129,9 +129,14 @@ def as_saved(path: Path | str, advice: str) -> Generator[None]:
     """
     try:
         yield
-    except UserError:
+    except (UserError, PeerLost):
         raise
     except _DAMAGE as error:
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+            raise UserError(
+                f"{path} does not fit into memory, or is damaged; free some memory before anything "
+                "is removed"
+            ) from error
         raise UserError(
             f"{path} is damaged, or of another version: {_reason(error)}; {advice}"
         ) from error

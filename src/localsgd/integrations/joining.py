@@ -23,9 +23,8 @@ from urllib.parse import urlsplit
 
 import torch.distributed as dist
 
-from localsgd.basics.messages import one_line
 from localsgd.basics.units import whole_within
-from localsgd.errors import MOST_SHOWN, UserError
+from localsgd.errors import UserError, short
 from localsgd.train.launch.slurm import LAST_PORT, LOOPBACK, MOST_PROCESSES
 from localsgd.train.launch.store import serve_on
 from localsgd.train.launch.tending import OPEN, OVER, joined_key, made_key
@@ -144,12 +143,8 @@ def _workers(environment: Mapping[str, str]) -> int | None:
     text = environment.get(WORKERS)
     found = whole_within(text, 1, MOST_PROCESSES) if text else None
     if text and found is None:
-        raise UserError(f"{WORKERS}={_shown(text)} is no number of workers; give 1 or more")
+        raise UserError(f"{WORKERS}={short(text)} is no number of workers; give 1 or more")
     return found
-
-
-def _shown(text: str) -> str:
-    return one_line(text[:MOST_SHOWN])
 
 
 def _limit(environment: Mapping[str, str]) -> timedelta:
@@ -161,7 +156,7 @@ def _limit(environment: Mapping[str, str]) -> timedelta:
         found = timedelta()
     if found <= timedelta():
         raise UserError(
-            f"{TIMEOUT}={_shown(text)} is no number of seconds; give one above 0, such as 60"
+            f"{TIMEOUT}={short(text)} is no number of seconds; give one above 0, such as 60"
         )
     return found
 
@@ -173,7 +168,7 @@ def _gate(environment: Mapping[str, str], name: str, again: bool) -> dist.TCPSto
         return None
     port = whole_within(text, 1, LAST_PORT)
     if port is None:
-        raise UserError(f"{GATE}={_shown(text)} is no port; unset it, as `localsgd run` sets it")
+        raise UserError(f"{GATE}={short(text)} is no port; unset it, as `localsgd run` sets it")
     try:
         gate = dist.TCPStore(LOOPBACK, port, is_master=False, timeout=LIMIT)
     except dist.DistError:

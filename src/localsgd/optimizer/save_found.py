@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from localsgd.basics.files import as_saved
 from localsgd.basics.units import plural
-from localsgd.errors import UserError
+from localsgd.errors import UserError, short
 from localsgd.optimizer import averaged_file
 from localsgd.optimizer.ddp import unwrapped
 from localsgd.optimizer.local_sgd import LocalSGD
@@ -72,12 +72,13 @@ class Found:
 
         averaged_file.check_safetensors()
         module, files = checked(model, optimizers), Saved(place)
-        about = _checked(json.loads(as_text(files.read([ABOUT])[ABOUT])))
+        about = json.loads(as_text(files.read([ABOUT])[ABOUT]))
         if about["format"] != FORMAT:
             raise UserError(
-                f"{place} has the format {about['format']}, and this version reads {FORMAT}; go on "
-                "with the version that it was saved by"
+                f"{place} has the format {short(about['format'])}, and this version reads "
+                f"{FORMAT}; go on with the version that it was saved by"
             )
+        _check(about)
         lead = optimizers[0]
         then, now = about["workers"], lead.workers
         _check_cut(place, about, lead)
@@ -151,13 +152,11 @@ class Found:
             set_random(self.tree["random"])
 
 
-def _checked(about: Any) -> Mapping[str, Any]:
-    """What all workers share, if it is of the kinds that are saved."""
-    for name in ("format", "workers", "positions"):
-        count = about.get(name, 1) if name == "positions" else about[name]
+def _check(about: Mapping[str, Any]) -> None:
+    """Raises for what all workers share, unless it is of the kinds that are saved."""
+    for name, count in (("workers", about["workers"]), ("positions", about.get("positions", 1))):
         if type(count) is not int or count < 1:
             raise ValueError(f"{name} is {count!r}")
-    return about
 
 
 def _check_parts(tree: Mapping[str, Any], module: nn.Module) -> None:

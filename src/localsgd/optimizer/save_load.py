@@ -14,11 +14,12 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from localsgd.basics.files import as_saved
 from localsgd.basics.messages import read_messages
-from localsgd.errors import UserError
+from localsgd.errors import PeerLost, UserError
 from localsgd.optimizer import averaged_file
 from localsgd.optimizer.local_sgd import LocalSGD
 from localsgd.optimizer.regroup import Momenta
@@ -97,7 +98,10 @@ def load(
     momenta: Momenta = "average",
     **more: Any,
 ) -> dict[str, Any]:
-    """Goes on from what `save` has written. Collective; nothing is changed if anything is refused.
+    """Goes on from what `save` has written. Collective.
+
+    Nothing is changed if anything of it is refused before loading begins; an object of `more` that
+    refuses its own state leaves all loaded in part.
 
     Make model and optimizer as they were made when they were saved. Another number of workers may
     go on: they begin a new round from the averaged model, with the mean of the error memories; what
@@ -113,7 +117,8 @@ def load(
         The numbers, text and tensors that were saved, by name.
 
     Raises:
-        UserError: on all ranks, if there is nothing, or it is damaged, or of something else.
+        UserError: on all ranks, if there is nothing, or it is damaged, or of something else, or one
+            of its files is a link; on a rank alone, if an object of `more` refuses its state.
     """
     place, optimizers = _absolute(folder), _listed(optimizer)
     lead = optimizers[0]
@@ -175,6 +180,8 @@ def _agreed(
     try:
         _wait_for_the_last()
         made = make()
+    except (PeerLost, dist.DistError):  # The others notice it by themselves.
+        raise
     except Exception as error:  # The others must hear of a fault of the program too.
         own = error
         plain = str(error) if isinstance(error, UserError) else f"{call}() failed: {error!r}"

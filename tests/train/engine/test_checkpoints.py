@@ -456,6 +456,17 @@ def test_numbers_of_the_wrong_kind_are_refused(
     checkpoints.load(into, checkpoint)
 
 
+def test_schedules_may_remember_flags_and_what_is_no_number(checkpoint: Path) -> None:
+    common = checkpoints._unsealed(checkpoint)
+    worker = torch.load(checkpoint / "worker-00000.pt", weights_only=True)
+    memories = [{"on": True, "best": None}, {"best": 1.5, "count": 2}]
+    position = {**common["position"], "memories": memories}
+    resealed(checkpoint, {**common, "position": position}, worker)
+    into = assembled("both")
+    checkpoints.load(into, checkpoint)
+    assert into.position.memories == memories
+
+
 def test_links_are_not_followed(tmp_path: Path) -> None:
     """Neither the folder of checkpoints nor one of them, whole or begun, lies elsewhere."""
     elsewhere = tmp_path / "elsewhere"
@@ -475,7 +486,8 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["step-00000000"]
     (folder / "step-00000007").symlink_to(elsewhere / "step-00000007")
     with pytest.raises(UserError, match=r"step-00000007 is a link; remove it"):
-        checkpoints.checkpoints(folder)
+        checkpoints.save(assembly, folder, barrier, {})
+    assert len(checkpoints.checkpoints(folder)) == 2  # to be read
     assert (elsewhere / "step-00000007" / "mine").exists()
 
 

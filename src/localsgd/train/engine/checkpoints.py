@@ -52,7 +52,7 @@ class _Position(msgspec.Struct):
     left: list[Count]
     lockstep: Count
     depth: Count
-    memories: list[dict[str, float]]
+    memories: list[dict[str, float | bool | None]]
 
 
 class _Decay(msgspec.Struct):
@@ -95,15 +95,16 @@ class _Common(msgspec.Struct):
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The complete checkpoints in `folder`, oldest first.
+    """The complete checkpoints in `folder`, oldest first."""
+    return sorted(
+        path for path in folder.glob("step-*") if path.is_dir() and _NAME.fullmatch(path.name)
+    )
 
-    Raises:
-        UserError: one of them, or the folder, is a link.
-    """
-    named = sorted(path for path in folder.glob("step-*") if _NAME.fullmatch(path.name))
-    for path in (folder, *named):
+
+def check_no_links(folder: Path) -> None:
+    """Raises before anything is written or removed, if the folder or a checkpoint is a link."""
+    for path in (folder, *checkpoints(folder)):
         check_no_link(path)
-    return [path for path in named if path.is_dir()]
 
 
 def step_of(checkpoint: Path) -> int:
@@ -122,7 +123,7 @@ def save(
         barrier: returns once all processes have called it.
         extra: small values, equal on all processes, that `load` gives back.
     """
-    check_no_link(folder)
+    check_no_links(folder)
     leads = assembly.placement.rank == 0
     final = folder / f"step-{assembly.workers.step:08d}"
     partial = final.with_suffix(".partial")

@@ -92,6 +92,7 @@ class Execution:
 
     def resume(self) -> None:
         """Continues from the newest checkpoint, or from the start if there is none."""
+        checkpoints.check_no_links(self.folder.checkpoints)
         found = checkpoints.checkpoints(self.folder.checkpoints)
         step = 0
         if found:

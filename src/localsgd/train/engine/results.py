@@ -82,9 +82,13 @@ def read_rows(path: Path, levels: int) -> list[dict[str, Any]]:
     return rows
 
 
+MOST_OF_LINES = 1 << 34
+"""Most bytes of a file of records: those of `--watch` grow with rounds and workers."""
+
+
 def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
     """The values of JSON lines, each with its number; a last line cut short is left out."""
-    lines = read_text(path).splitlines()
+    lines = read_text(path, MOST_OF_LINES).splitlines()
     for at, line in enumerate(lines, start=1):
         try:
             yield at, json.loads(line)
