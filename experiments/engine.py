@@ -23,11 +23,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from experiments.store import Store, canonical
 from experiments.study import Job, Record, Scale
 from localsgd.basics.shards import shard_of
+from localsgd.basics.units import duration
 from localsgd.errors import UserError
 from localsgd.train.engine.execution import Interrupted
 from localsgd.train.launch import end_with
 
 THREADS = "OMP_NUM_THREADS"
+LINE_SECONDS = 60.0
+"""Least time between two lines of progress where there is no terminal."""
 KILLED = "its process was killed, though nothing ran beside it; was there enough memory?"
 
 
@@ -110,6 +113,7 @@ def carry_out(
     outcome = Outcome()
     if not due:
         return outcome
+    lines = _Lines(console, len(due))
     with _progress(console) as progress:
         bar = progress.add_task("", total=len(due))
 
@@ -124,6 +128,7 @@ def carry_out(
             except Exception as error:
                 outcome.fail(job, error)
             progress.advance(bar)
+            lines.ended(job)
 
         def begun(titles: Sequence[str]) -> None:
             progress.update(bar, description="; ".join(titles))
@@ -250,4 +255,23 @@ def _progress(console: Console) -> Progress:
         TimeRemainingColumn(),
         TextColumn("{task.description}", markup=False),
         console=console,
+        disable=not console.is_terminal,
     )
+
+
+class _Lines:
+    """Progress in lines where there is no terminal, at most one a minute."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        self._console, self._total = console, total
+        self._ended = 0
+        self._began = self._said = time.monotonic()
+
+    def ended(self, job: Job) -> None:
+        self._ended += 1
+        now = time.monotonic()
+        if self._console.is_terminal or now - self._said < LINE_SECONDS:
+            return
+        self._said = now
+        text = f"{self._ended} of {self._total} ended after {duration(now - self._began)}"
+        self._console.print(f"{text}, the last: {job.title}", markup=False, soft_wrap=True)

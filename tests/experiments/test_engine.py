@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -71,6 +72,23 @@ def test_interrupted_it_keeps_what_is_finished(tmp_path: Path) -> None:
         run([Square(1), Square(2, wrong="stop"), Square(3)], tmp_path)
     assert run([Square(1), Square(2), Square(3)], tmp_path).done == 2
     assert done(tmp_path) == [1, 2, 3]
+
+
+def test_where_there_is_no_terminal_a_line_tells_the_progress_at_most_once_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([0.0, 50.0, 61.0, 119.0, 7200.0])
+    clock = SimpleNamespace(monotonic=lambda: next(times), perf_counter=time.perf_counter)
+    monkeypatch.setattr("experiments.engine.time", clock)
+    out = io.StringIO()
+    jobs = [Square(1), Square(2, wrong="data"), Square(3), Square(4)]
+    carry_out(
+        jobs, Store(SCALES["smoke"], tmp_path), Place(tmp_path), 1, Console(file=out, width=30)
+    )
+    assert out.getvalue() == (
+        "2 of 4 ended after 1 min 1 s, the last: 2 squared\n"
+        "4 of 4 ended after 2 h, the last: 4 squared\n"
+    )
 
 
 @pytest.mark.timeout(120)
