@@ -275,8 +275,11 @@ WORKERS = [
         ("local_score", "model.eval()", "None"),
     ),
     *_in(
-        "engine/test_checkpoints.py::second,flipped",
+        "engine/test_checkpoints.py::second",
         ("load", 'assembly.inner_states.syncs = common["model_syncs"]', ""),
+    ),
+    *_in(
+        "engine/test_damaged_checkpoints.py::flipped",
         ("_unsealed", "sealed != _sealed(common)", "False"),
     ),
     *_in(
