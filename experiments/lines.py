@@ -7,11 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from localsgd.basics.files import read_text
-from localsgd.basics.refused import explained
-from localsgd.errors import UserError
+from localsgd.basics.typed_json import check_value
 
 
 def whole_lines(path: Path, kind: Any) -> Iterator[Any]:
@@ -29,12 +26,5 @@ def whole_lines(path: Path, kind: Any) -> Iterator[Any]:
 
 def checked(found: Any, kind: Any, where: str) -> Any:
     """A value of JSON as it was found, if it is a `kind`, for which more fields are no harm."""
-    try:
-        msgspec.convert(found, kind)
-    except (msgspec.ValidationError, OverflowError) as error:
-        place, reason = explained(error, kind)
-        raise UserError(
-            f"{where} is damaged: {f'{place}: ' * bool(place)}{reason}; take the line out and run "
-            "that work again"
-        ) from None
+    check_value(found, kind, where, then="take the line out and run that work again")
     return found

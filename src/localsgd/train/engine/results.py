@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Meta
 
 from localsgd.basics.files import read_text
-from localsgd.basics.refused import explained
 from localsgd.basics.strict_json import number
+from localsgd.basics.typed_json import check_value
 from localsgd.basics.units import WHOLE, plural
 from localsgd.errors import UserError
 from localsgd.train.data.metric import ACCURACY, METRICS, metric_of
@@ -129,23 +129,6 @@ def _check(found: dict[str, Any], kind: type, where: str, levels: int) -> None:
                 f"{where} is damaged: {name} has {len(found[name])} parts, and the run has "
                 f"{plural(levels, 'level')}"
             )
-
-
-def check_value(found: Any, kind: Any, where: str, name: str = "") -> None:
-    """Raises for a value of a file that is not of a kind.
-
-    Args:
-        found: the value, as JSON gives it.
-        kind: a type, as msgspec knows them.
-        where: its file, and the line of it.
-        name: of the value; empty if it is the whole file, or line.
-    """
-    try:
-        msgspec.convert(found, kind)
-    except (msgspec.ValidationError, OverflowError) as error:
-        place, reason = explained(error, kind)
-        named = ".".join(filter(None, (name, place)))
-        raise UserError(f"{where} is damaged: {f'{named}: ' * bool(named)}{reason}") from None
 
 
 def _numbers(found: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

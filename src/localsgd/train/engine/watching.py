@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from localsgd.basics import strict_json
+from localsgd.basics.typed_json import check_value
 from localsgd.errors import UserError, unknown_name
 from localsgd.landscape.drift import DriftHistory
 from localsgd.landscape.hooks import Measure, largest_eigenvalue, step_noise
@@ -35,7 +36,7 @@ from localsgd.landscape.objective import NotFiniteLoss
 from localsgd.train.data.sampling.subset import batches_of
 from localsgd.train.engine.assembly import Assembly
 from localsgd.train.engine.evaluation import averaged_model
-from localsgd.train.engine.results import Count, check_value, read_lines
+from localsgd.train.engine.results import Count, read_lines
 from localsgd.train.engine.run_folder import add_lines, write_whole
 
 Records = list[dict[str, Any]]
