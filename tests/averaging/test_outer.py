@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,8 @@ from torch import Tensor
 
 from localsgd import outer
 from localsgd.averaging.level import Level
-from localsgd.averaging.outer import OUTERS, Outer, as_outer
+from localsgd.averaging.outer import OUTERS, OUTSIDE, Outer, as_outer, outer_named
+from localsgd.basics.outside import Origin
 from localsgd.errors import UserError
 from localsgd.schedule.fixed import every
 from localsgd.testing import check_outer
@@ -33,6 +35,23 @@ def one_round(level: Level, rows: Tensor, to: list[float], rate: float = 1.0) ->
     level.share()
     assert torch.equal(rows, rows[:1, :1].expand_as(rows))
     return rows[0, 0].item()
+
+
+class Rated(torch.optim.SGD):
+    """A class of someone else: its rate has no usual value, and it has no momentum."""
+
+    def __init__(self, params: Iterable[Tensor], lr: float) -> None:
+        super().__init__(params, lr)
+
+
+def test_numbers_that_a_class_lacks_or_wants_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OUTSIDE, "_added", {"rated": (Rated, Origin("mine", "1"))})
+    with pytest.raises(UserError, match="rated can't be made without lr"):
+        outer_named("rated", 2)
+    with pytest.raises(UserError, match=r"rated has no momentum, and 0\.9 was given"):
+        outer_named("rated", 2, learning_rate=0.5, momentum=0.9)
+    level, rows = level_of(10.0, outer_named("rated", 2, learning_rate=0.5))
+    assert one_round(level, rows, [8.0, 6.0]) == 8.5
 
 
 def test_plain_averaging() -> None:

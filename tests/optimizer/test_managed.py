@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,6 +114,15 @@ def test_alone_it_is_the_inner_optimizer_however_often_a_sync_fails() -> None:
         assert torch.equal(weights(model), weights(plain))
     assert optimizer.membership is not None
     assert optimizer.membership.syncs == 4  # with that of the start
+
+
+@pytest.mark.parametrize("call", [localsgd.save, localsgd.load])
+def test_what_saves_for_all_ranks_is_refused(call: Callable[..., Any], tmp_path: Path) -> None:
+    """Each worker is the only rank of its group, and all would write one folder."""
+    model, optimizer = made(Alone())
+    with pytest.raises(UserError, match=r"save optimizer.state_dict\(\) and the model's"):
+        call(tmp_path / "save", model, optimizer)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("options", [{}, {"reducer": "ef-sign"}, {"outer": "slowmo"}])

@@ -152,7 +152,8 @@ def test_blocks_go_on_in_other_blocks_and_say_what_they_lose(tmp_path: Path) -> 
     assert_bits(end, other_end)
     assert_bits(flat, other_flat)
     same, fewer = lines
-    assert "outer optimizer, if any: as it was; error memory: dropped (norm " in same
+    outermost = "the outermost level's as it was, others reset"
+    assert f"outer optimizer, if any: {outermost}; error memory: dropped (norm " in same
     assert "outer optimizer, if any: reset; error memory: dropped (norm " in fewer
 
 

@@ -48,6 +48,12 @@ def without_shards(mesh: DeviceMesh) -> None:
     local_sgd(net(), mesh["replicate"])
 
 
+def without_shards_as_sent_by_rank_0(mesh: DeviceMesh) -> None:
+    model = net()
+    across = mesh["replicate"]
+    LocalSGD(momentum(model), model, local_steps=4, topology=across, start="broadcast")
+
+
 def in_ddp(mesh: DeviceMesh) -> None:
     ddp = DistributedDataParallel.__new__(DistributedDataParallel)
     nn.Module.__init__(ddp)
@@ -113,6 +119,7 @@ REFUSED = {
     as_two_workers_in_text: 'topology=mesh["replicate"]',
     with_ignored_parameter: "ignored_params",
     without_shards: "hold the same whole model",
+    without_shards_as_sent_by_rank_0: "hold the same whole model",
     in_ddp: "DistributedDataParallel",
     in_fsdp1: "FSDP1",
     along_shards: ACROSS,

@@ -6,6 +6,7 @@ optimizer: the anchor becomes the mean of the members, as with `SGD(lr=1)`, but 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from localsgd.basics.options import given_to, made
+from localsgd.basics.options import check_usual, given_to, made
 from localsgd.basics.outside import Outside
 from localsgd.errors import UserError, short
 from localsgd.inner.validation import check_momentum
@@ -140,6 +141,7 @@ def outer_named(
     if name in OUTERS:
         return OUTERS[name](learning_rate, momentum, workers)
     part = OUTSIDE[name]
+    _check_takes(name, part, {"lr": learning_rate, "momentum": momentum})
     if isinstance(part, type) and issubclass(part, Optimizer):
         return _of_class(name, part, learning_rate, momentum, options)
     rates = {"learning_rate": learning_rate, "lr": learning_rate, "momentum": momentum}
@@ -147,6 +149,17 @@ def outer_named(
     if isinstance(found, Outer):
         return found
     raise UserError(f"{name} makes a {type(found).__name__}, which is no localsgd.outer.Outer")
+
+
+def _check_takes(name: str, part: Callable[..., Any], given: Mapping[str, float | None]) -> None:
+    """Refuses numbers that the part would not look at."""
+    takes = inspect.signature(part).parameters
+    if any(one.kind is one.VAR_KEYWORD for one in takes.values()):
+        return
+    for what, value in given.items():
+        known = {what, "learning_rate"} if what == "lr" else {what}
+        if value is not None and not known & takes.keys():
+            raise UserError(f"{name} has no {what}, and {value:g} was given; leave it out")
 
 
 def _of_class(
@@ -159,6 +172,7 @@ def _of_class(
     rates = {"lr": learning_rate, "momentum": momentum}
     given = given_to(name, part, options)
     chosen = {key: value for key, value in rates.items() if value is not None} | given
+    check_usual(name, part, {"params", *chosen})
     return Outer(partial(part, **chosen))
 
 

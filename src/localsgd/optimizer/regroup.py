@@ -4,10 +4,10 @@
     momenta        the mean of the workers that have them, or none ("reset")
     error memory   e' <- 1/K sum_k e_k + o, for every worker; o is what chunks' owners remembered
 
-So 1/K' sum e' is what 1/K sum e and o were: what is still to enter the anchor stays. The outer
-optimizer's state is one for all, and stays. Means on their way are dropped; they would have moved
-workers to where their mean is already. Memory of several levels is dropped; so is the outer
-optimizer's state if there are more or fewer levels than before.
+So 1/K' sum e' is what 1/K sum e and o were: what is still to enter the anchor stays. The state of
+the outermost level's outer optimizer is one for all, and stays; those of levels inside begin anew.
+Means on their way are dropped; they would have moved workers to where their mean is already. Memory
+of several levels is dropped; so is all outer state if there are more or fewer levels than before.
 
 Shapes: n scalars of a row, which is padded by the number of workers.
 """
@@ -109,6 +109,8 @@ class Regrouped:
         """What became of the parts, for a log."""
         inner = "reset" if self._inner is None else f"the mean over the {self._workers}"
         outer = "as it was" if self._keeps["outer"] else "reset"
+        if self._keeps["outer"] and not self._keeps["memory"]:
+            outer = "the outermost level's as it was, others reset"
         said = f"momenta: {inner}; outer optimizer, if any: {outer}"
         if self._squares and self._keeps["memory"]:
             said += f"; error memory: the mean over the {self._workers}, so that none is lost"

@@ -229,6 +229,12 @@ def _listed(optimizer: LocalSGD | Sequence[LocalSGD]) -> Sequence[LocalSGD]:
                 f"{type(one).__name__} is no LocalSGD; give the optimizer that LocalSGD(...) "
                 "returned, or a list of several"
             )
+        if one.membership is not None:
+            raise UserError(
+                "with fault_tolerance each worker saves for itself, and all would write one "
+                "folder; save optimizer.state_dict() and the model's by torch.save, each worker to "
+                "a file of its own"
+            )
     if not found:
         raise UserError("the list of optimizers is empty; give at least one LocalSGD")
     return found

@@ -103,17 +103,22 @@ def check_or_share_start(
     if start == "broadcast":
         tensors = [row.fill() for row in rows] + [t for _, t in (*frozen, *buffers)]
         broadcast(filter(is_plain, tensors), world)
+        weights = digest_of_tensors((str(i), row.values) for i, row in enumerate(rows))
         for row in rows:
             row.empty()
         odd = [(name, t) for name, t in (*frozen, *buffers) if not is_plain(t)]
-        check_equal(
-            {"buffers or frozen parameters that are no plain tensors": digest_of_tensors(odd)},
+        found = check_equal(
+            {
+                "starting weights": weights,
+                "buffers or frozen parameters that are no plain tensors": digest_of_tensors(odd),
+            },
             everyone,
             rows[0].values.device,
             'start="broadcast" can\'t send them (sparse, quantised, nested or meta): make them '
             "equal before, or dense",
             peers,
         )
+        _check_inside_workers(found, rows, placement)
         return
     digests = {
         "starting weights": digest_of_tensors((str(i), row.fill()) for i, row in enumerate(rows)),
@@ -128,8 +133,19 @@ def check_or_share_start(
         'DistributedDataParallel first, or pass start="broadcast" for those of rank 0',
         peers,
     )
+    _check_inside_workers(found, rows, placement)
+
+
+def _check_inside_workers(
+    found: Sequence[bytes], rows: Sequence[Row], placement: Placement
+) -> None:
+    """Refuses workers of several ranks that each hold the whole model.
+
+    Args:
+        found: a digest of each rank's weights.
+    """
     sharded = any(is_sharded(p) for row in rows for p in row.parameters)
-    if len(peers) > 1 and not sharded and len(set(found)) == 1:
+    if len(placement.grid.ranks) > 1 and not sharded and len(set(found)) == 1:
         raise UserError(
             f"the ranks of a worker, such as {named(placement.grid.workers[0])}, hold the same "
             "whole model, and would train it apart; shard it inside workers (fully_shard with "
