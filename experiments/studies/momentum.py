@@ -95,8 +95,8 @@ def page(records: Records) -> Page:
 
 
 NOTES = (
-    "A step of global momentum m_g multiplies the rate by 1 / (1 - m_g) in the long run; whether "
-    "that breaks training depends on how far the rate is from its limit. The paper's peak is 2.",
+    "Two momenta at once are stable up to a limit that falls steeply between 0.5 and 0.7 of global "
+    "momentum (docs/methods/momentum.md), which is where the paper's table breaks down.",
     "A perceptron in place of ResNet-20 at the small scale.",
 )
 STUDY = Study(LABEL, lambda scale: jobs_of([*arms(scale).values()]), page)
