@@ -78,10 +78,19 @@ def found(records: Records, one: Arm) -> dict[int, Record]:
     return {seed: record for seed, record in pairs if record is not None}
 
 
+def is_diverged(record: Record) -> bool:
+    """Whether the run has ended with a loss that is not finite: its accuracy is that of chance."""
+    return record.get("test_loss", 0.0) is None
+
+
 def values(records: Records, one: Arm, field: str) -> dict[int, float]:
-    """A number of each finished run, by seed; accuracies in %."""
+    """A number of each finished run that has not diverged, by seed; accuracies in %."""
     factor = 100 if "accuracy" in field else 1
-    kept = {seed: record.get(field) for seed, record in found(records, one).items()}
+    kept = {
+        seed: record.get(field)
+        for seed, record in found(records, one).items()
+        if not is_diverged(record)
+    }
     return {seed: factor * value for seed, value in kept.items() if value is not None}
 
 

@@ -102,7 +102,7 @@ class FlatJob:
 
 def jobs(scale: Scale) -> list[FlatJob]:
     setting = SETTING[scale.name]
-    return [FlatJob(setting, seed) for seed in range(setting.seeds)]
+    return [FlatJob(setting, seed) for seed in range(scale.asked or setting.seeds)]
 
 
 @dataclass(frozen=True)

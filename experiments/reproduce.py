@@ -11,7 +11,7 @@ from experiments import engine, listing, showing
 from experiments.registry import entries, entry
 from experiments.report.content import judged_pages
 from experiments.scales import scale_of
-from experiments.store import RESULTS, Store
+from experiments.store import RESULTS, Store, canonical
 from experiments.studies import studies
 from experiments.study import Job, Scale, ScaleName, Study
 from localsgd.basics.console import Console
@@ -88,6 +88,12 @@ def _carry_out(request: Request, wanted: Sequence[Study], console: Console) -> i
     check_place(request.work, "--work")
     scale = scale_of(request.scale, request.seeds, tunes=request.tune)
     wanted = _designed(wanted, scale, named=bool(request.names))
+    for study in wanted:
+        if scale.name in study.designed and request.names and request.seeds is not None:
+            raise UserError(
+                f"{entry(study.label).both} has its numbers of seeds in its design; leave --seeds "
+                "out"
+            )
     store = Store(scale, request.out)
     everything = engine.distinct(job for study in wanted for job in study.jobs(scale))
     mine = share(everything, request.shard)
@@ -101,7 +107,7 @@ def _carry_out(request: Request, wanted: Sequence[Study], console: Console) -> i
     place = engine.Place(request.work / scale.name, request.data_dir)
     try:
         outcome = engine.carry_out(mine, store, place, _processes(request, mine), console)
-        while more := _later(request, wanted, store, outcome):
+        while more := _later(request, wanted, everything, store, outcome):
             console.print(showing.forecast(more, store, _processes(request, more)))
             found = engine.carry_out(more, store, place, _processes(request, more), console)
             outcome.failed |= found.failed
@@ -137,14 +143,25 @@ def _designed(wanted: Sequence[Study], scale: Scale, *, named: bool) -> list[Stu
 
 
 def _later(
-    request: Request, wanted: Sequence[Study], store: Store, outcome: engine.Outcome
+    request: Request,
+    wanted: Sequence[Study],
+    first: Sequence[Job],
+    store: Store,
+    outcome: engine.Outcome,
 ) -> list[Job]:
-    """Jobs that follow from the results so far and are not done; none once a job has failed."""
+    """Jobs that follow from the results so far and are not done; none once a job has failed.
+
+    Args:
+        first: jobs that have their shares already.
+    """
     if outcome.failed:
         return []
     store.refresh()
-    everything = engine.distinct(job for study in wanted for job in study.later(store))
-    mine = engine.share_by_key(everything, request.shard)
+    shared = {canonical(job.key) for job in first}
+    more = engine.distinct(job for study in wanted for job in study.later(store))
+    mine = engine.share_by_key(
+        [job for job in more if canonical(job.key) not in shared], request.shard
+    )
     return [job for job in mine if store.of(job) is None]
 
 

@@ -92,4 +92,4 @@ SCALES: dict[ScaleName, Scale] = {
 def scale_of(name: ScaleName, seeds: int | None = None, *, tunes: bool = False) -> Scale:
     """A scale, with the given `seeds` for all arms, if any, and tuned baselines if wanted."""
     found = replace(SCALES[name], tunes=tunes or SCALES[name].tunes)
-    return found if seeds is None else replace(found, seeds=seeds, main_seeds=seeds)
+    return found if seeds is None else replace(found, seeds=seeds, main_seeds=seeds, asked=seeds)

@@ -46,6 +46,7 @@ class Scale:
         main_seeds: of the arms that the paper's main claims are about.
         light: settings on top of the ground for studies of many runs: a lighter network.
         tunes: whether baselines get tuned learning rates, as the paper's.
+        asked: seeds that a user has asked for, also where a study has a number of its own.
     """
 
     name: ScaleName
@@ -54,6 +55,7 @@ class Scale:
     main_seeds: int = 0
     light: Mapping[str, Any] = field(default_factory=dict)
     tunes: bool = False
+    asked: int | None = None
 
 
 class Job(Protocol):
@@ -196,6 +198,7 @@ class Study:
             all of it is done.
         scales: at which it has a design.
         whole: all work at a scale for a forecast, where `jobs` are only its first part.
+        designed: the scales at which the number of its seeds is part of its design.
     """
 
     label: str
@@ -204,3 +207,4 @@ class Study:
     later: Callable[[Records], Sequence[Job]] = _nothing
     scales: tuple[ScaleName, ...] = ("smoke", "small", "paper")
     whole: Callable[[Scale], Sequence[Job]] | None = None
+    designed: tuple[ScaleName, ...] = ()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from experiments.arms import Arm
+from experiments.arms import Arm, is_diverged
 from experiments.study import Picture, Records
 from experiments.training import TrainJob
 from localsgd.landscape.figures.style import panels
@@ -89,11 +89,11 @@ def scores(records: Records, one: Arm, grid: Sequence[float] = FACTORS) -> dict[
 
 
 def _score(record: Mapping[str, float | None]) -> float:
-    if "test_perplexity" in record:
-        value = record["test_perplexity"]
-        return float("-inf") if value is None else -value
-    value = record["test_accuracy"]
-    return float("-inf") if value is None else value
+    name = "test_perplexity" if "test_perplexity" in record else "test_accuracy"
+    value = record[name]
+    if value is None or is_diverged(record):
+        return float("-inf")
+    return -value if name == "test_perplexity" else value
 
 
 def tuned(records: Records, one: Arm) -> Arm | None:

@@ -147,4 +147,12 @@ def later(records: Records) -> Sequence[Job]:
     return tuning.later(records, baselines(records.scale))
 
 
-STUDY = Study(LABEL, jobs, page, later, scales=("smoke", "small", "medium", "paper"), whole=whole)
+STUDY = Study(
+    LABEL,
+    jobs,
+    page,
+    later,
+    scales=("smoke", "small", "medium", "paper"),
+    whole=whole,
+    designed=("medium",),
+)

@@ -25,7 +25,7 @@ Values = Callable[[int, int], Sequence[float]]
 
 def of_figure(scale: Scale, figure: Figure) -> list[ConvexJob]:
     data = MADE if scale.name == "smoke" else "w8a"
-    return [ConvexJob(data, figure, seed) for seed in range(SEEDS[scale.name])]
+    return [ConvexJob(data, figure, seed) for seed in range(scale.asked or SEEDS[scale.name])]
 
 
 def jobs(scale: Scale) -> list[ConvexJob]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,23 @@ def test_tables_with_differences(sweep: Path, tmp_path: Path) -> None:
     assert first[:5] == ["0.1", "2", "55.00", "7.07", "baseline"]
     assert second[:6] == ["0.2", "2", "57.00", "8.49", "+2.00", "-10.71 to +14.71"]
     assert "| 0.2 | 2 | 57.00 | 8.49 | +2.00 |" in Path(f"{place}.md").read_text()
+
+
+def test_differences_wait_for_all_runs_of_a_sweep(
+    sweep: Path, tmp_path: Path, refused: Refused
+) -> None:
+    """Those that are there may be the best ones, and are fewer to correct for."""
+    names = [path.name for path in sweep.iterdir()]
+    table = ("--latex", tmp_path / "table.tex")
+    for runs, whole in ((names, True), ([*names, "0.3-0"], False)):
+        kept = {"runs": runs, "varied": ["lr"], "baseline": {"lr": "0.1"}}
+        (sweep / "sweep.json").write_text(json.dumps(kept))
+        if whole:
+            assert main(["export", str(sweep), *map(str, table), "--baseline", "lr=0.1"]) == 0
+        else:
+            said = refused("export", sweep, *table, "--baseline", "lr=0.1")
+            assert f"4 of 5 runs of the sweep in {sweep} have begun" in said
+    assert main(["export", str(sweep), *map(str, table)]) == 0
 
 
 def test_evaluations_as_a_table_leave_out_what_all_share(sweep: Path, tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ def test_processes_are_started_by_a_command_alone(
     monkeypatch.setenv("MASTER_ADDR", "localhost")
     monkeypatch.setenv("MASTER_PORT", "29500")
     assert as_before(tmp_path, ResumeHosting()).processes is None
+    (tmp_path / NAME).write_text(f'{{"processes": {MOST_PER_CORE * cores() + 1}}}')
+    assert as_before(tmp_path, ResumeHosting()).processes is None  # of the launcher alone
 
 
 def test_a_run_keeps_how_it_is_carried_out_and_resume_reads_it(

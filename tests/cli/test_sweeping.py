@@ -144,6 +144,15 @@ def test_a_forecast_alone_trains_nothing(command: Command, tmp_path: Path) -> No
         (("--vary", "lr=0.1,0.2", "--baseline", "lr=3"), "--baseline lr=3 is not among the runs"),
         (("--vary", "lr=0.1,0.2", "--baseline", "batch=3"), "batch, which is not varied"),
         (("--vary", "lr=0.1,0.2", "--shard", "3/2"), "shard '3/2' is not understood"),
+        (
+            ("--vary", "optimizer=sgd,adamw", "nesterov=true,false"),
+            "nesterov has no effect with",
+        ),
+        (("--vary", "lr_warmup=0,3", "--lr-scaling", "none"), "lr_warmup has no effect with"),
+        (
+            ("--vary", "method/lr=local/None,diloco/None", "--baseline", "lr=None"),
+            "--baseline lr=None stands for 0.05 and 0.001; vary the value itself",
+        ),
         (("--vary", "task=digits,wikitext-2"), "accuracy and by perplexity can't be compared"),
     ],
 )
@@ -153,6 +162,21 @@ def test_mistakes_are_refused_before_anything_is_trained(
     settings = ("--task", "digits", "--workers", "4", "--out", tmp_path / "a")
     assert said in refused("sweep", *settings, *arguments)
     assert not (tmp_path / "a").exists()
+
+
+def test_a_baseline_has_the_value_that_its_runs_are_completed_to(
+    command: Command, tmp_path: Path
+) -> None:
+    """lr=None is the task's own rate, and differences are to the run with that."""
+    out = tmp_path / "sweep"
+    settings = (*TINY, "--epochs", "1", "--quiet", "--out", out, "--method", "local")
+    ended = command("sweep", *settings, "--vary", "lr=None,0.02", "--seeds", "0")
+    assert (ended.status, ended.err) == (0, "")
+    (baseline,) = json.loads((out / "sweep.json").read_text())["baseline"].items()
+    assert baseline == ("lr", str(Folder(out / "lr=None-seed0").run.lr))
+    shown = command("show", out)
+    assert (shown.status, shown.err) == (0, "")
+    assert "baseline" in shown.out
 
 
 def test_another_sweep_is_refused(command: Command, swept: tuple[Path, str]) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from experiments import engine, studies
+from experiments import engine, flat, studies
 from experiments import reproduce as reproduction
 from experiments.costs import planned
 from experiments.engine import Place, distinct
@@ -21,15 +21,18 @@ from experiments.registry import entries, entry
 from experiments.report import write
 from experiments.report.content import Content
 from experiments.reproduce import Request, reproduce
-from experiments.scales import SCALES
+from experiments.scales import SCALES, scale_of
 from experiments.store import Store
-from experiments.study import Page, Record, Scale
+from experiments.studies import convex
+from experiments.study import Page, Record, Scale, Study
 from experiments.training import TrainJob
+from localsgd.basics.shards import share
 from localsgd.basics.units import size
 from localsgd.errors import UserError
 from localsgd.train.config.run import Run
 from localsgd.train.data import tasks
 from localsgd.train.data.tasks import imagenet
+from tests.experiments.jobs import Square
 
 SMOKE = SCALES["smoke"]
 
@@ -190,6 +193,33 @@ def test_a_table_shows_what_was_counted(store: Store) -> None:
     assert float(str(one["sent"]).split()[0]) < 10 * 4 * 4810 / 1000 / 16  # a 32nd, scales beside
     assert str(one["sent"]).endswith(size(1e4)[-2:])
     assert one["paper: CIFAR-10"] == "92.45 ± 0.28"
+
+
+def test_seeds_that_are_asked_for_are_taken_or_refused() -> None:
+    few, more = scale_of("small", 2), scale_of("paper", 5)
+    assert [len(flat.jobs(scale)) for scale in (few, more)] == [2, 5]
+    assert [len(convex.of_figure(scale, "time")) for scale in (few, more)] == [2, 5]
+    request = Request(names=("headline",), scale="medium", seeds=3)
+    with pytest.raises(UserError, match="has its numbers of seeds in its design; leave --seeds"):
+        reproduce(request, Console(file=io.StringIO()))
+
+
+def test_a_share_leaves_the_first_jobs_of_others_to_them(tmp_path: Path) -> None:
+    """While a grid lacks points of another share, nothing follows from it."""
+    console = Console(file=io.StringIO())
+    first = [Square(number) for number in range(6)]
+    study = Study(
+        entry("arms").label,
+        lambda scale: first,
+        lambda records: Page([]),
+        lambda records: [*first, Square(100)],
+    )
+    store = Store(SMOKE, tmp_path / "out")
+    request = Request(names=("arms",), shard="1/2")
+    outcome = engine.carry_out(share(first, "1/2"), store, Place(tmp_path), 1, console)
+    more = reproduction._later(request, [study], first, store, outcome)
+    mine = engine.share_by_key([Square(100)], "1/2")
+    assert [job.number for job in more] == [job.number for job in mine]
 
 
 def test_missing_data_is_told_and_others_go_on(

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -12,7 +14,9 @@ from experiments import store
 from experiments.engine import Place
 from experiments.training import TrainJob, data
 from localsgd.errors import UserError
+from localsgd.schedule.fixed import piecewise, post_local
 from localsgd.train.config.complete import complete_run
+from localsgd.train.config.methods import METHODS, Method
 from localsgd.train.config.plan import Plan
 from localsgd.train.config.run import Run
 from localsgd.train.engine import trunk
@@ -33,6 +37,7 @@ SWITCHED = {
     "later": {"method": "post-local", "local_steps": (2,), "switch": "fraction:0.75"},
     "between evaluations": {"method": "post-local", "local_steps": (2,), "switch": "step:7"},
     "growing": {"method": "batch-growth", "local_steps": (2,)},
+    "growing, with noise": {"method": "batch-growth", "local_steps": (2,), "noise": 1e-3},
     "mini-batch": {"method": "mini-batch"},
     "blocks": {
         "method": "hierarchical-post-local",
@@ -87,6 +92,45 @@ def test_where_runs_share_workers() -> None:
     assert steps(method="local") == []
     assert steps(method="slowmo") == []
     assert steps(method="post-local", switch="step:0") == []
+    assert steps(method="post-local", switch="step:5", lr_schedule="cyclic", lr_cycles=2) == []
+
+
+def test_a_method_of_others_shares_workers_only_while_it_is_mini_batch_sgd(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may look at the switch for another reason."""
+    uses = ("local_steps", "switch")
+    later = Method("H = 1 until the switch", lambda h, at: post_local(h, at.switch), uses=uses)
+    before = Method("H until the switch", lambda h, at: piecewise({0: h, at.switch: 1}), uses=uses)
+    monkeypatch.setitem(METHODS, "later", later)
+    monkeypatch.setitem(METHODS, "before", before)
+    one = job(method="mini-batch").run
+    task = data(one.task, None, one.train_samples)
+    plans = [
+        Plan(
+            complete_run(msgspec.structs.replace(one, method=name, local_steps=(3,)), task.card),
+            task.train_size,
+        )
+        for name in ("later", "before")
+    ]
+    assert [trunk.milestones(plan) for plan in plans] == [[10], []]
+
+
+def test_the_time_of_a_trunk_counts_to_its_end(tmp_path: Path) -> None:
+    """It ends between two evaluations; the step before its end takes longer than all others."""
+
+    class Slow(Observer):
+        def stepped(self, assembly: Any) -> None:
+            if assembly.workers.step == 9:
+                time.sleep(0.5)
+
+    one = job(method="post-local", local_steps=(2,), evaluate_every=2.0).run
+    task = data(one.task, None, one.train_samples)
+    run = complete_run(one, task.card)
+    execution = prepare(run, task, tmp_path / "run", Observer())
+    trunk.start(execution, tmp_path, observer=Slow())
+    assert execution.assembly.workers.step == 10
+    assert 0.5 < execution.seconds < 5
 
 
 def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

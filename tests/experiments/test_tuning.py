@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from experiments import engine, studies, tuning
-from experiments.arms import UNTUNED, arm
+from experiments.arms import UNTUNED, arm, values
 from experiments.registry import entry
 from experiments.scales import SCALES
 from experiments.store import Store
@@ -89,6 +89,23 @@ class Nothing:
 
     def of(self, job: Any) -> Record | None:
         return None
+
+
+def test_what_has_diverged_is_worst_and_no_result() -> None:
+    """Its accuracy is that of chance: the first class is the largest of scores that are NaN."""
+
+    class Diverged:
+        scale = TUNES
+
+        def of(self, job: Any) -> Record:
+            lost = job.run.lr > 0.06 or job.run.seed == 1
+            return {"test_accuracy": 0.1 if lost else 0.05, "test_loss": None if lost else 2.0}
+
+    one = arm(replace(TUNES, seeds=2), "mini-batch", method="mini-batch", lr=0.05)
+    scores = tuning.scores(Diverged(), one)
+    assert {factor: score for factor, score in scores.items() if factor > 1.5} == {2.0: -math.inf}
+    assert tuning.best_factor(Diverged(), one) == 1.0
+    assert values(Diverged(), one, "test_accuracy") == {0: 5.0}
 
 
 def test_a_grid_without_points_has_no_picture() -> None:

@@ -115,7 +115,7 @@ def check_varied(runs: Mapping[str, Run], varied: Sequence[Point]) -> None:
     names = {name for point in varied for name in point.values}
     alike: dict[bytes, str] = {}
     for name, wanted in runs.items():
-        if idle := [setting for setting in unused_settings(wanted) if setting in names]:
+        if idle := [setting for setting in unused_settings(wanted, names) if setting in names]:
             raise UserError(
                 f"{name}: {idle[0]} has no effect with method {wanted.method}; leave it out, or "
                 f"list what belongs together, such as --vary method/{idle[0]}=..."

@@ -6,11 +6,13 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Literal
 
 from localsgd.basics.console import Console
 from localsgd.cli.options import ExportCommand
 from localsgd.cli.sweeping import named
+from localsgd.cli.swept import swept_in
 from localsgd.errors import UserError
 from localsgd.results.contrasts import contrasts
 from localsgd.results.grouping import differing, groups
@@ -63,9 +65,27 @@ def _content(kind: str, by: By, command: ExportCommand) -> bytes:
 
 def _configurations(command: ExportCommand) -> Sheet:
     found = groups(folders_of(command.folders))
-    baseline = None if command.baseline is None else named(command.baseline)
+    baseline = None
+    if command.baseline is not None:
+        _check_begun(command.folders)
+        baseline = named(command.baseline)
     names = differing(found) or ["method"]
     return sheet_of(contrasts(found, names, baseline))
+
+
+def _check_begun(folders: Sequence[Path]) -> None:
+    """Refuses differences of sweeps of which some runs are not there: they might be decided too
+    soon, and corrected for too few.
+    """
+    for folder in folders:
+        swept = swept_in(folder)
+        there = 0 if swept is None else sum((folder / name).is_dir() for name in swept.runs)
+        if swept is not None and there < len(swept.runs):
+            raise UserError(
+                f"{there} of {len(swept.runs)} runs of the sweep in {folder} have begun; "
+                "differences are exported once all have: give the sweep's command again, or leave "
+                "--baseline out"
+            )
 
 
 def _shortened(found: Sequence[Row]) -> list[Row]:

@@ -56,7 +56,8 @@ def keep(path: Path, hosting: Hosting, world: World) -> None:
 def as_before(path: Path, given: ResumeHosting) -> Hosting:
     """The given settings, completed by those that the run in the folder `path` had last."""
     kept = _read(path / NAME)
-    if given.processes is None and (kept.processes or 1) > MOST_PER_CORE * cores():
+    unasked = given.processes is None and find_world().size == 1 and not is_launched()
+    if unasked and (kept.processes or 1) > MOST_PER_CORE * cores():
         raise UserError(
             f"{path / NAME} asks for {kept.processes} processes, and this machine has "
             f"{plural(cores(), 'core')}; give --processes {kept.processes} if you want that"

@@ -34,7 +34,7 @@ from localsgd.show import pictures
 from localsgd.show.plot_sweep import sweep as picture
 from localsgd.train.config.parts import command_line
 from localsgd.train.config.run import Run
-from localsgd.train.config.vary import Point, point, points, seeds_of
+from localsgd.train.config.vary import Point, point, points, seeds_of, word_of
 from localsgd.train.data import tasks
 from localsgd.train.engine.run_folder import Folder
 from localsgd.train.launch import find_world
@@ -44,7 +44,7 @@ def sweep(command: SweepCommand) -> int:
     """Trains the runs of this shard that have not ended; shows all once they have."""
     command.hosting.check()
     runs, varied = swept(command), points(command.vary)
-    baseline = baseline_of(command, varied)
+    baseline = completed(baseline_of(command, varied), varied, runs)
     names = list(varied[0].values)
     check_runs(command.out, runs)
     check_same(command.out, list(runs), names)
@@ -111,6 +111,29 @@ def baseline_of(command: SweepCommand, varied: Sequence[Point]) -> Point:
             + "; ".join(dict.fromkeys(choice.name for choice in varied))
         )
     return chosen
+
+
+def completed(baseline: Point, varied: Sequence[Point], runs: Mapping[str, Run]) -> Point:
+    """The baseline with the values that its runs have: some are written otherwise, such as None.
+
+    Args:
+        baseline: as it was written.
+        varied: the configurations.
+        runs: completed; the first ones are of the first seed, one for each configuration.
+    """
+    of = zip(varied, runs.values(), strict=False)
+    mine = [run for choice, run in of if baseline.values.items() <= choice.values.items()]
+    words = dict(baseline.words)
+    for name, value in baseline.values.items():
+        found = list(dict.fromkeys(getattr(run, name) for run in mine))
+        if len(found) > 1:
+            raise UserError(
+                f"--baseline {name}={words[name]} stands for {' and '.join(map(word_of, found))}; "
+                "vary the value itself"
+            )
+        if found[0] != value:
+            words[name] = word_of(found[0])
+    return point(words)
 
 
 def named(text: str) -> Point:

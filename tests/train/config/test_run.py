@@ -141,6 +141,10 @@ def test_the_rate_is_linear_in_the_global_batch_or_not_at_all() -> None:
             "step_warmup of 31 epochs outlasts the run of 30, so that H would never be what",
         ),
         ({"method": "local", "average": "gradients"}, "needs H = 1 at the start, .* H = 8"),
+        (
+            {"lr_schedule": "cyclic", "lr_cycles": 7, "epochs": 0.22, "workers": 2},
+            "7 cycles of 2 steps do not fit into the 9 steps of the run; give lr_cycles 5",
+        ),
         ({"compression": "sgn"}, "unknown compression 'sgn'; nearest: sign. There are none, sign"),
         ({"compression": "ordered"}, "unknown compression 'ordered'"),
         ({"outer": "slomo"}, "unknown outer optimizer 'slomo'; nearest: slowmo"),

@@ -29,6 +29,7 @@ GIVEN: dict[str, Any] = {
     "lr_floor": 0.1,
     "trust": 0.01,
     "noise_decay": 0.5,
+    "nesterov": False,
 }
 ACTING: dict[str, dict[str, Any]] = {
     "switch": {"method": "post-local"},
@@ -49,6 +50,7 @@ ACTING: dict[str, dict[str, Any]] = {
     "lr_floor": {"lr_schedule": "cosine"},
     "trust": {"optimizer": "lars"},
     "noise_decay": {"noise": 0.1},
+    "nesterov": {"optimizer": "sgd"},
 }
 
 
@@ -65,8 +67,25 @@ def test_what_nobody_gave_is_not_idle(method: str) -> None:
 @pytest.mark.parametrize("name", ACTS)
 def test_a_setting_that_nothing_reads_is_named(name: str) -> None:
     schedule = "cosine" if name == "lr_decay" else "steps"
-    given = {"method": "local", "lr_schedule": schedule, name: GIVEN[name]}
-    assert idle_of(**given) == [name]
+    optimizer = "adamw" if name == "nesterov" else "sgd"
+    given = {"lr_schedule": schedule, "optimizer": optimizer, name: GIVEN[name]}
+    assert idle_of(method="local", **given) == [name]
+
+
+@pytest.mark.parametrize(
+    ("name", "idle", "acting"),
+    [
+        ("momentum", {"optimizer": "adamw"}, {"optimizer": "sgd"}),
+        ("lr_decay_at", {"lr_schedule": "cosine"}, {"lr_schedule": "steps"}),
+        ("lr_warmup", {"lr_scaling": "none"}, {"lr_scaling": "linear"}),
+    ],
+)
+def test_what_every_run_has_is_named_if_it_is_varied(
+    name: str, idle: dict[str, Any], acting: dict[str, Any]
+) -> None:
+    runs = [complete_run(Run(method="local", **settings), CARD) for settings in (idle, acting)]
+    assert [unused_settings(run, {name}) for run in runs] == [[name], []]
+    assert [unused_settings(run) for run in runs] == [[], []]
 
 
 @pytest.mark.parametrize("name", ACTS)

@@ -330,6 +330,10 @@ def test_only_steps_are_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "step-00000099").write_text("a file")
     found = checkpoints.checkpoints(tmp_path)
     assert [checkpoints.step_of(path) for path in found] == [12]
+    for step in (99_999_990, 100_000_006):
+        (tmp_path / f"step-{step}").mkdir()
+    found = checkpoints.checkpoints(tmp_path)
+    assert [checkpoints.step_of(path) for path in found] == [12, 99_999_990, 100_000_006]
 
 
 @pytest.mark.parametrize("changed", ["world", "inner"])

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from localsgd.averaging.placement import placement_of
 from localsgd.averaging.topology import Topology
+from localsgd.train import Run, task_of
 from localsgd.train.config.plan import Plan
 from localsgd.train.data.models.small_cnn import small_cnn
 from localsgd.train.engine import evaluation
@@ -68,6 +69,37 @@ def test_weights_are_the_mean_and_workers_stay_as_they_are(policy: str) -> None:
         for parameter in model.parameters():
             parameter.zero_()  # memory of its own
     assert same(worker_states(assembly), before)
+
+
+def test_parts_that_a_worker_has_frozen_stay_so() -> None:
+    """Batch norm in eval mode would else follow the batches from the first evaluation on."""
+    assembly = apart()
+    frozen = [part for part in assembly.workers.models[1].modules() if has_statistics(part)]
+    for part in frozen:
+        part.eval()
+    local_score(assembly)
+    modes = [part.training for part in assembly.workers.models[1].modules()]
+    assert modes.count(False) == len(frozen) > 0
+
+
+def has_statistics(part: nn.Module) -> bool:
+    return isinstance(part, nn.BatchNorm2d)
+
+
+def test_statistics_are_re_estimated_on_batches_that_are_like_the_whole() -> None:
+    """Of data that is stored by class, too: within a class features vary less than over all."""
+    draw = torch.Generator().manual_seed(0)
+    y = torch.arange(1200).mul(4).div(1200, rounding_mode="floor")
+    x = 0.1 * torch.randn(1200, 4, generator=draw) + 3 * F.one_hot(y, 4)
+    task = task_of("stored by class", (x, y), (x[:8], y[:8]))
+    order = task.mixed(1200)
+    assert torch.equal(order.sort().values, torch.arange(1200))
+    assert torch.equal(order[:7], task.mixed(7))
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 4))
+    run = {"workers": 2, "batch": 20, "epochs": 0.1, "batch_norm": "recalibrated"}
+    result = Run(task, model, method="local", local_steps=2, **run).train(progress=False)
+    variance = result.weights["0.running_var"]
+    torch.testing.assert_close(variance, x.var(0), rtol=0.1, atol=0.0)
 
 
 def test_a_mean_row_is_made_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,6 +163,13 @@ def test_a_growing_batch_is_mini_batch_sgd_with_a_larger_batch(clip: float | Non
         torch.testing.assert_close(flat(own), flat(model), rtol=1e-12, atol=1e-12)
 
 
+def test_samples_are_those_that_were_trained_on(tmp_path: Path) -> None:
+    """In each of four rounds of 3 the workers take 3, 2, 1 and 1 steps, on batches of 5."""
+    slow = {"method": "local", "slowdown": (1.0, 1.5, 3.0, 9.0)}
+    assert prepared(tiny(**slow), tmp_path / "slow").train()["samples"] == 4 * (3 + 2 + 1 + 1) * 5
+    assert prepared(tiny(), tmp_path / "all").train()["samples"] == 12 * 4 * 5
+
+
 @pytest.mark.parametrize("weighting", ["equal", "fednova"])
 def test_stragglers_take_fewer_steps_and_weigh_as_said(weighting: str) -> None:
     assembly = assembled(

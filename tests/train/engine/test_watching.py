@@ -179,6 +179,16 @@ def test_drift_needs_a_model_on_which_all_average(tmp_path: Path, settings: dict
         prepared(run, tmp_path, watching=watch("drift", tmp_path)).train()
 
 
+def test_what_was_measured_before_a_run_went_on_is_there_once(tmp_path: Path) -> None:
+    """However often the run was cut off and began there again."""
+    watching = watch("drift", tmp_path)
+    before = [{"kind": "drift", "step": step} for step in (2, 4)]
+    watching.keep(before)
+    watching.keep(before)
+    lines = (tmp_path / "watched.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [2, 4]
+
+
 def test_nothing_is_watched_where_nothing_is_asked_for() -> None:
     assert watch(" , ", Path()).watchers == []
     assert not watch("", Path()).due(None)  # type: ignore[arg-type]

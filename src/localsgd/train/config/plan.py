@@ -186,6 +186,12 @@ class Plan:
                 f"{self.run.epochs:g}, so that H would never be what local_steps says; give a "
                 "shorter one by --step-warmup"
             )
+        if self.run.lr_schedule == "cyclic" and (self.run.lr_cycles - 1) * self.cycle >= self.steps:
+            raise UserError(
+                f"{self.run.lr_cycles} cycles of {plural(self.cycle, 'step')} do not fit into the "
+                f"{plural(self.steps, 'step')} of the run; give lr_cycles "
+                f"{math.ceil(self.steps / self.cycle)}"
+            )
         if self.run.switch != "first-decay":
             _ = self.switch  # what is no point of the run is refused, whether it is used or not
         self._check_family()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
 from localsgd.reduce.named import COMPRESSORS
 from localsgd.train.config.methods import METHODS, method
+from localsgd.train.config.plan import Plan
 from localsgd.train.config.run import PRESETS, Run
 
 Acts = Callable[[Run], bool]
@@ -33,18 +34,31 @@ ACTS: Mapping[str, Acts] = {
     "lr_floor": lambda run: run.lr_schedule != "steps",
     "trust": lambda run: run.optimizer in ("lars", "larc"),
     "noise_decay": lambda run: run.noise > 0,
+    "nesterov": lambda run: run.optimizer not in ("adam", "adamw"),
 }
 """Conditions under which a setting has an effect, for those that not every run reads."""
+FILLED: Mapping[str, Acts] = {
+    "momentum": lambda run: run.optimizer not in ("adam", "adamw"),
+    "lr_decay_at": lambda run: run.lr_schedule == "steps",
+    "lr_warmup": lambda run: Plan(run, 1).lr_scale > 1,
+}
+"""The same for settings that every completed run has, given or not."""
 
 
-def unused_settings(run: Run) -> list[str]:
-    """Names of a completed run's settings that differ from their defaults without effect."""
+def unused_settings(run: Run, varied: Collection[str] = ()) -> list[str]:
+    """Names of a completed run's settings that differ from their defaults without effect.
+
+    Args:
+        run: the run.
+        varied: settings that were surely given.
+    """
     usual = msgspec.structs.asdict(Run()) | PRESETS
     found = [
         name
         for name, acts in ACTS.items()
         if getattr(run, name) not in (None, usual[name]) and not acts(run)
     ]
+    found += [name for name, acts in FILLED.items() if name in varied and not acts(run)]
     steps = run.local_steps or ()
     if "local_steps" not in method(run.method).uses and any(h != 1 for h in steps):
         found.insert(0, "local_steps")

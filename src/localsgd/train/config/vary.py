@@ -141,6 +141,15 @@ def value_of(name: str, word: str) -> Any:
     raise UserError(f"--vary {name}={word}: {explained(refused, _TYPES[name])[1]}")
 
 
+def word_of(value: Any) -> str:
+    """A setting's value as it is written.
+
+    >>> word_of((2, 8)), word_of(0.1), word_of(None)
+    ('2 8', '0.1', 'None')
+    """
+    return " ".join(map(word_of, value)) if isinstance(value, tuple) else str(value)
+
+
 def seeds_of(words: Sequence[str]) -> tuple[int, ...]:
     """Seeds as they are written: `0..4`, `0 1 2` or `0,1,2`.
 

@@ -12,6 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from localsgd.basics.seeds import generator_for
 from localsgd.train.data.metric import ACCURACY, Metric
 
 
@@ -124,6 +125,13 @@ class Task(ABC):
     @abstractmethod
     def test_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Test samples `indices` [B] int64, never augmented."""
+
+    def mixed(self, count: int) -> Tensor:
+        """Indices of `count` training samples [count] int64, of which any batch is like the whole.
+
+        Drawn at random, the same every time, as data may be stored by class.
+        """
+        return torch.randperm(self.train_size, generator=generator_for(0, "mixed"))[:count]
 
     @property
     def pieces(self) -> int:

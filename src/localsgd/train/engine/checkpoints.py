@@ -96,9 +96,8 @@ class _Common(msgspec.Struct):
 
 def checkpoints(folder: Path) -> list[Path]:
     """The complete checkpoints in `folder`, oldest first."""
-    return sorted(
-        path for path in folder.glob("step-*") if path.is_dir() and _NAME.fullmatch(path.name)
-    )
+    found = (p for p in folder.glob("step-*") if p.is_dir() and _NAME.fullmatch(p.name))
+    return sorted(found, key=step_of)
 
 
 def check_no_links(folder: Path) -> None:

@@ -20,6 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from localsgd.averaging.buffers import mean_buffers
 from localsgd.averaging.derived import renew
 from localsgd.basics.seeds import generator_for
+from localsgd.landscape.statistics import evaluation_mode
 from localsgd.reduce import OrderedMean
 from localsgd.reduce.compressor import widest
 from localsgd.train.data.task import as_read
@@ -125,7 +126,7 @@ def recalibrate(model: nn.Module, assembly: Assembly) -> None:
     batch = min(BATCH, assembly.task.judged_together)
     draws = generator_for(assembly.run.seed, "recalibration")
     with assembly.autocast():
-        for indices in torch.arange(count - count % batch or count).split(batch):
+        for indices in assembly.task.mixed(count - count % batch or count).split(batch):
             x, _ = assembly.task.train_batch(indices, draws)
             model(as_read(x, model))
     for norm, momentum in zip(norms, momenta, strict=True):
@@ -148,9 +149,8 @@ def local_score(assembly: Assembly) -> Score:
     everything = torch.arange(assembly.task.pieces)
     sums = []
     for model in assembly.workers.models:
-        model.eval()
-        sums.append(_sums(model, assembly, everything))
-        model.train()
+        with evaluation_mode(model):
+            sums.append(_sums(model, assembly, everything))
     total = assembly.placement.world.sum(torch.stack(sums).unsqueeze(0)).wait()[0]
     loss, correct, count = total.tolist()
     return Score(loss / count, correct / count)

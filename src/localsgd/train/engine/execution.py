@@ -26,7 +26,7 @@ from torch import nn
 from localsgd.averaging.placement import placement_of
 from localsgd.basics.files import as_saved
 from localsgd.train.config.parts import going_on
-from localsgd.train.config.plan import Plan
+from localsgd.train.config.plan import Plan, known
 from localsgd.train.config.run import Run
 from localsgd.train.data.task import Task
 from localsgd.train.engine import checkpoints
@@ -188,6 +188,12 @@ class Execution:
         total, count = self.assembly.placement.world.sum(pairs).wait()[0].tolist()
         return total / max(1, count)
 
+    def _samples(self) -> int:
+        """The samples that all workers have trained on: slow ones take fewer steps."""
+        taken = torch.tensor(self.assembly.workers.taken, dtype=torch.float64).view(1, -1, 1)
+        steps = self.assembly.placement.world.sum(taken).wait()[0]
+        return round(steps.sum().item()) * known(self.assembly.run.batch)
+
     def _finish(self) -> dict[str, Any]:
         assembly, metric = self.assembly, self.assembly.task.card.metric
         with self._off_the_clock("evaluating"):
@@ -207,7 +213,7 @@ class Execution:
             "best_epoch": best["epoch"] if best else None,
             "train_loss": rows[-1]["train_loss"] if rows else None,
             "steps": assembly.workers.step,
-            "samples": assembly.workers.step * assembly.plan.batch,
+            "samples": self._samples(),
             "syncs": assembly.syncs,
             "ledger": assembly.ledger.state(),
             "seconds": self.seconds,
@@ -220,15 +226,23 @@ class Execution:
         self.observer.finished(summary)
         return summary
 
+    def count_time(self) -> None:
+        """Adds the training time since it was last counted to `seconds`."""
+        now = time.perf_counter()
+        self.seconds += now - self._since
+        self._since = now
+
     @contextmanager
     def _off_the_clock(self, what: str) -> Generator[None]:
-        began = time.perf_counter()
-        self.seconds += began - self._since
-        with self.observer.pausing(what):
-            yield
-        self._since = time.perf_counter()
-        self.paused[what] = self.paused.get(what, 0.0) + self._since - began
-        self.assembly.observations.leave_out(self._since - began)
+        self.count_time()
+        began = self._since
+        try:
+            with self.observer.pausing(what):
+                yield
+        finally:
+            self._since = time.perf_counter()
+            self.paused[what] = self.paused.get(what, 0.0) + self._since - began
+            self.assembly.observations.leave_out(self._since - began)
 
     @contextmanager
     def _stoppable(self) -> Generator[None]:

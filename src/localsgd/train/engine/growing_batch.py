@@ -60,7 +60,7 @@ class StepOnMean:
 
     def average(self) -> None:
         self._workers.grads /= max(1, self._workers.accumulated)
-        self._workers.transform_gradients()
+        self._workers.transform_gradients(self._workers.step - 1)  # the step is counted already
         self._level.average()
         self._due = True
 

@@ -153,7 +153,7 @@ class Workers:
         """Computes the gradients of every active worker on its next batch, into `grads`."""
         self.grads.zero_()
         self.add_gradients()
-        self.transform_gradients()
+        self.transform_gradients(self.step)
 
     def add_gradients(self) -> None:
         """Adds the gradients of the next batches to `grads`, without transforms."""
@@ -176,14 +176,18 @@ class Workers:
         if self._norms is not None:
             self._norms(row, torch.linalg.vector_norm(self.grads[row]))
 
-    def transform_gradients(self) -> None:
-        """Transforms every active worker's gradient before it is averaged or used in a step."""
+    def transform_gradients(self, step: int) -> None:
+        """Transforms every active worker's gradient before it is averaged or used in a step.
+
+        Args:
+            step: local steps done before the one that the gradient is of.
+        """
         if not self.transforms:
             return
         for row, (worker, active) in enumerate(zip(self.ids, self._stepping, strict=True)):
             if active:
                 for transform in self.transforms:
-                    transform(self.grads[row], worker, self.step)
+                    transform(self.grads[row], worker, step)
                 self.layout.clear_padding(self.grads[row])
 
     def apply(self, learning_rate: float) -> None:

@@ -33,6 +33,7 @@ from localsgd.basics.files import (
     open_anew,
     open_to_add,
 )
+from localsgd.schedule.fixed import PostLocal
 from localsgd.train.config.plan import Plan
 from localsgd.train.config.run import Run, to_json
 from localsgd.train.data import tasks
@@ -41,6 +42,7 @@ from localsgd.train.engine.assembly import Assembly
 from localsgd.train.engine.execution import (
     Execution,
     barrier,
+    cycle_ends,
     evaluation_steps,
     locals_due,
     prepare,
@@ -109,9 +111,14 @@ def _plain_until(plan: Plan) -> int:
     run = plan.run
     if run.delay or run.inner_state or run.outer != "average" or run.slowdown:
         return 0
+    if cycle_ends(plan):  # whose snapshots belong to the run
+        return 0
     if run.method == "mini-batch":
         return plan.steps
-    return plan.switch if "switch" in plan.method.uses else 0
+    if "switch" not in plan.method.uses:
+        return 0
+    plain = (isinstance(one, PostLocal) and one.after == plan.switch for one in plan.schedules)
+    return plan.switch if all(plain) else 0
 
 
 def own_samples(plan: Plan, seen: set[tuple[Run, int]]) -> int:
@@ -216,6 +223,7 @@ class _Maker:
         try:
             execution.train()
         except Reached:
+            execution.count_time()
             with self.waiting():
                 self._write(execution, path)
         if _rank() == 0:
@@ -299,6 +307,7 @@ def _frozen(execution: Execution) -> dict[str, Any]:
         "model_syncs": assembly.inner_states.syncs,
         "ledger": assembly.ledger.state(),
         "seconds": execution.seconds,
+        "paused": execution.paused,
         "rows": execution.folder.metrics(),
         "watched": execution.watching.records(),
     }
@@ -326,7 +335,7 @@ def _take(execution: Execution, kept: dict[str, Any]) -> None:
         level.syncs = count
     assembly.ledger.load(kept["ledger"])
     assembly.inner_states.syncs = kept["model_syncs"]
-    execution.seconds = kept["seconds"]
+    execution.seconds, execution.paused = kept["seconds"], dict(kept["paused"])
     if execution.leads:
         execution.watching.keep(kept["watched"])
         for row in kept["rows"]:

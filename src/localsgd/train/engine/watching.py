@@ -189,9 +189,12 @@ class Watching:
         return [row for row in records(self.path) if row["kind"] != "watching"]
 
     def keep(self, found: Records) -> None:
-        """Records what was measured before this run went on from there."""
+        """Records what was measured before this run went on from there, in place of anything else.
+
+        A run that was cut off may have kept it before.
+        """
         if self.watchers:
-            add_lines(self.path / FILE, found)
+            write_whole(self.path / FILE, "".join(_line(row) for row in found).encode())
 
     def due(self, assembly: Assembly) -> bool:
         return any(watcher.due(assembly) for watcher in self.watchers)
