@@ -272,7 +272,7 @@ WORKERS = [
             "params[:, start : start + CHUNK]",
         ),
         ("recalibrate", "norm.train()", "model.train()"),
-        ("local_score", "model.eval()", "None"),
+        ("local_score", "with evaluation_mode(model):", "if True:"),
     ),
     *_in(
         "engine/test_checkpoints.py::second",
