@@ -272,7 +272,7 @@ WORKERS = [
             "params[:, start : start + CHUNK]",
         ),
         ("recalibrate", "norm.train()", "model.train()"),
-        ("local_score", "with evaluation_mode(model):", "if True:"),
+        ("local_score", "evaluation_mode(model)", "torch.no_grad()"),
     ),
     *_in(
         "engine/test_checkpoints.py::second",
