@@ -101,17 +101,23 @@ class Loop(Generic[GradientsT]):
         """
         depth, lockstep = self.position.depth, self.gradients.lockstep
         outermost = depth == len(self.schedules)
+        failures: list[Exception] = []
 
         def close() -> None:
             self.position.close()
-            if outermost:
-                self.exchange()
-            meanwhile()
+            try:
+                if outermost:
+                    self.exchange()
+                meanwhile()
+            except Exception as failure:  # Models arrive first, so that all hold their mean.
+                failures.append(failure)
 
         self.models.average(depth, first=lockstep, meanwhile=close)
         self._count(range(depth))
         if outermost and lockstep < depth and self.inner_states is not None:
             self.inner_states.follow()
+        if failures:
+            raise failures[0]
 
     @property
     def all_averaged(self) -> bool:
@@ -146,7 +152,7 @@ class Loop(Generic[GradientsT]):
             "steps": self.steps,
             "syncs": list(self.syncs),
             "position": asdict(self.position),
-            "lockstep": self.gradients.lockstep,
+            "lockstep": min(self.position.lockstep, self.gradients.exact),
             "model_syncs": 0 if states is None else states.syncs,
             "inner_state_keys": [] if states is None else states.state(),
         }

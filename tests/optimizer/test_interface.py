@@ -247,6 +247,23 @@ def test_groups_added_later() -> None:
         optimizer.step()
 
 
+def test_a_parameter_that_trains_is_noticed_before_a_group_is_added() -> None:
+    model = net()
+    model[0].requires_grad_(False)
+    optimizer = LocalSGD(nesterov(model), model, local_steps=2)
+    model[0].requires_grad_()
+    frozen = nn.Parameter(torch.zeros(2), requires_grad=False)
+    with pytest.raises(UserError, match="trains now"):
+        optimizer.add_param_group({"params": frozen})
+    assert len(optimizer.param_groups) == 1
+    model[0].requires_grad_(False)
+    optimizer.add_param_group({"params": frozen})
+    model[0].requires_grad_()
+    optimizer.step()
+    with pytest.raises(UserError, match="trains now"):
+        optimizer.step()
+
+
 def test_a_group_of_named_tensors_that_don_t_train() -> None:
     model = net()
     inner = torch.optim.SGD(model.named_parameters(), lr=0.1)

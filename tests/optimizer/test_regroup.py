@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 import localsgd
 from localsgd import Delay
+from localsgd.errors import UserError
 from localsgd.optimizer import regroup
 from localsgd.reduce import CompressedMean, PowerSgd, Sign
 from tests.distributed.harness import run
@@ -155,6 +156,43 @@ def test_blocks_go_on_in_other_blocks_and_say_what_they_lose(tmp_path: Path) -> 
     outermost = "the outermost level's as it was, others reset"
     assert f"outer optimizer, if any: {outermost}; error memory: dropped (norm " in same
     assert "outer optimizer, if any: reset; error memory: dropped (norm " in fewer
+
+
+def in_other_blocks(folder: str) -> tuple[Any, Any, list[str]]:
+    """As many workers in other blocks: each goes on from the averaged model."""
+    model, optimizer = made({**BLOCKS, "topology": "2x1"})
+    trained(model, optimizer, 5)
+    localsgd.save(folder, model, optimizer)
+    with optimizer.averaged_model():
+        average = values(model)
+    model, optimizer = made({**BLOCKS, "topology": "1x2"})
+    with told() as lines:
+        localsgd.load(folder, model, optimizer)
+    start = values(model)
+    trained(model, optimizer, 4)
+    return average, start, lines
+
+
+def test_as_many_workers_go_on_in_other_blocks(tmp_path: Path) -> None:
+    (average, start, lines), (_, other, _) = run(2, in_other_blocks, str(tmp_path / "save"))
+    assert_bits(start, average)
+    assert_bits(start, other)
+    assert "was saved by 2 workers and is gone on from by 2" in lines[0]
+
+
+def test_what_is_no_number_must_agree_between_workers() -> None:
+    """The lists of L-BFGS are no counters, of which the largest would be taken."""
+    own = [{0: {"old_dirs": [torch.full((3,), float(k))], "func_evals": 2 + k}} for k in range(2)]
+    mean = regroup.InnerMean()
+    mean.add(own[0])
+    with pytest.raises(UserError, match="'old_dirs' differs between workers"):
+        mean.add(own[1])
+    mean = regroup.InnerMean()
+    for k in range(2):
+        mean.add({0: {"old_dirs": None, "func_evals": 2 + k, "d": torch.full((3,), float(k))}})
+    found = mean.mean()[0]
+    assert torch.equal(found.pop("d"), torch.full((3,), 0.5))
+    assert found == {"old_dirs": None, "func_evals": 3}
 
 
 def by_hand(states: list[Any]) -> list[torch.Tensor]:

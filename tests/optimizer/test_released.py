@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from localsgd import Delay, LocalSGD, post_local
 from localsgd.errors import UserError
+from localsgd.optimizer.ddp import quieten
 from tests.distributed.harness import run
 from tests.optimizer.reference import loss_of, nesterov, net
 from tests.optimizer.sharded import SHARDS, meshes, momentum, rank_of_worker, sharded, train
@@ -112,11 +113,32 @@ def test_nothing_is_left_of_one_that_is_refused() -> None:
     run(2, refused)
 
 
+class Owner:
+    """Something that needs a DDP quiet."""
+
+
+def one_of_two_owners() -> list[bool]:
+    model, owners = DistributedDataParallel(net()), [Owner(), Owner()]
+    for owner in owners:
+        quieten(model, owner)
+    del owner
+    found = []
+    while owners:
+        del owners[0]
+        gc.collect()
+        found.append(model.require_backward_grad_sync)
+    return found
+
+
+def test_a_ddp_is_quiet_until_the_last_of_its_owners_is_gone() -> None:
+    assert run(2, one_of_two_owners) == [[False, True]] * 2
+
+
 def on_without_it(case: dict[str, Any]) -> torch.Tensor:
     """A DDP whose `LocalSGD` is deleted averages gradients as any other."""
     model = DistributedDataParallel(net())
     train_once(model, case)
-    model.require_backward_grad_sync = True
+    assert (model.broadcast_buffers, "join_hook" in vars(model)) == (True, False)
     model.zero_grad()
     loss_of(model, dist.get_rank(), 9).backward()
     found = model.module[0].weight.grad.clone()

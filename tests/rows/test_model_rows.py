@@ -36,6 +36,47 @@ def test_a_row_for_each_dtype_tied_once_frozen_not_at_all() -> None:
     assert [row.values.dtype for row in rows] == [torch.float64, torch.float32]
 
 
+def tied_by_memory(model: nn.Module) -> None:
+    model.out.weight = nn.Parameter(model.embed.weight.data)
+
+
+def tied_transposed(model: nn.Module) -> None:
+    model.out = nn.Linear(5, 3)
+    model.out.weight = nn.Parameter(model.embed.weight.data.t())
+
+
+def kept_in_a_buffer(model: nn.Module) -> None:
+    model.register_buffer("last", model.out.bias.data[1:4])
+
+
+@pytest.mark.parametrize(
+    ("alias", "names"),
+    [
+        (tied_by_memory, "embed.weight and out.weight"),
+        (tied_transposed, "embed.weight and out.weight"),
+        (kept_in_a_buffer, "out.bias and last"),
+    ],
+)
+def test_tensors_in_the_same_memory_are_refused(
+    alias: Callable[[nn.Module], None], names: str
+) -> None:
+    """A row would part them without a word."""
+    model = Tied()
+    alias(model)
+    with pytest.raises(UserError, match=f"{names} lie in the same memory"):
+        rows_of(model, sgd(model), 16)
+
+
+def test_tensors_side_by_side_and_views_of_frozen_ones_are_no_matter() -> None:
+    model: Any = Tied()
+    both = torch.ones(4, 6)
+    model.left, model.right = nn.Parameter(both[:2]), nn.Parameter(both[2:])
+    model.register_buffer("every second", both.clone()[:, ::2])
+    model.register_buffer("view", model.frozen.data)
+    rows_of(model, sgd(model), 16)
+    rows_of(model, sgd(model), 16)  # out of the rows of before
+
+
 def test_parameters_move_into_the_row_and_keep_value_identity_and_memory_format() -> None:
     model: Any = nn.Conv2d(3, 4, 2)
     model.to(memory_format=torch.channels_last)

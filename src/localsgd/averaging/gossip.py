@@ -65,7 +65,7 @@ class Pairs:
 
     def __call__(self, sync: int, members: int) -> Sequence[Send]:
         draw = generator_for(self.seed, "pairs", sync)
-        order = torch.randperm(members, generator=draw).tolist()
+        order = torch.randperm(members, generator=draw, device="cpu").tolist()
         to = list(range(members))
         for one, other in zip(order[::2], order[1::2], strict=False):
             to[one], to[other] = other, one

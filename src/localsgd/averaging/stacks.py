@@ -77,9 +77,12 @@ class Gradients(Protocol):
 
     Attributes:
         lockstep: how many of the innermost levels do, in the round at hand.
+        exact: how many of them may. One worker alone averages nothing, and has been in lockstep
+            with as many when others join it.
     """
 
     lockstep: int
+    exact: int
 
     def set_lockstep(self, lockstep: int) -> None:
         """The next rounds open: so many levels have averaged after every step so far."""
@@ -99,7 +102,7 @@ class GradientLevels:
 
     def __init__(self, levels: Sequence[Averaging] = ()) -> None:
         self._levels = levels
-        self.lockstep = 0
+        self.lockstep, self.exact = 0, len(levels)
 
     def set_lockstep(self, lockstep: int) -> None:
         self.lockstep = min(lockstep, len(self._levels))

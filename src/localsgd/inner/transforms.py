@@ -68,5 +68,5 @@ class GradientNoise:
 
     def __call__(self, gradient: Tensor, worker: int, step: int) -> None:
         draw = generator_for(self.seed, "gradient noise", step)
-        noise = torch.randn(gradient.shape, generator=draw, dtype=gradient.dtype)
+        noise = torch.randn(gradient.shape, generator=draw, dtype=gradient.dtype, device="cpu")
         gradient.add_(noise.to(gradient.device), alpha=self.variance(step) ** 0.5)

@@ -187,6 +187,11 @@ class Assembled(Wrapping):
         """
         return self._loop.position.averaged == self._settings.levels
 
+    @property
+    def blocks(self) -> str:
+        """The topology, as states name it."""
+        return self._settings.described()["topology"]
+
     def __repr__(self) -> str:
         lengths = self._loop.position.lengths
         return (

@@ -158,7 +158,7 @@ class SameBatch:
     """
 
     def __init__(self) -> None:
-        self._sums = torch.zeros(3, dtype=torch.float64)
+        self._sums = torch.zeros(3, dtype=torch.float64, device="cpu")
 
     def add(self, gradients: Iterable[Tensor]) -> None:
         """Adds gradients of this worker, before anything is averaged."""

@@ -170,16 +170,48 @@ def average_bucket(hooked: Hooked, bucket: dist.GradBucket) -> Future[Tensor]:
         return overlap.start(bucket.buffer(), first=bucket.index() == 0)
 
 
-def quieten(ddp: DistributedDataParallel) -> None:
-    """No buffer crosses, no gradient before somebody switches that on, and nobody joins."""
+class Quiet:
+    """The settings of a DDP before it was quietened, and who needs it quiet."""
+
+    def __init__(self, ddp: DistributedDataParallel) -> None:
+        self.owners: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._before = (ddp.broadcast_buffers, ddp.require_backward_grad_sync)
+
+    def restore(self, ddp: DistributedDataParallel) -> None:
+        ddp.broadcast_buffers, ddp.require_backward_grad_sync = self._before
+        vars(ddp).pop("join_hook", None)
+
+
+_quiet: weakref.WeakKeyDictionary[DistributedDataParallel, Quiet] = weakref.WeakKeyDictionary()
+
+
+def quieten(ddp: DistributedDataParallel, owner: object) -> None:
+    """No buffer crosses, no gradient before somebody switches that on, and nobody joins.
+
+    Args:
+        ddp: the model.
+        owner: once it and all other owners are gone, the model is as it was before.
+    """
     if ddp.static_graph:
         raise UserError(
             "DistributedDataParallel(static_graph=True) can't leave out its synchronisation in a "
             "local phase; make it without static_graph"
         )
+    if ddp not in _quiet:
+        _quiet[ddp] = Quiet(ddp)
+    _quiet[ddp].owners.add(owner)
+    weakref.finalize(owner, _wake, weakref.ref(ddp)).atexit = False
     ddp.broadcast_buffers = False
     ddp.require_backward_grad_sync = False
     ddp.join_hook = refuse_join
+
+
+def _wake(seen: Callable[[], DistributedDataParallel | None]) -> None:
+    """Restores a DDP whose last owner is gone."""
+    ddp = seen()
+    if ddp is None or ddp not in _quiet or any(True for _ in _quiet[ddp].owners):
+        return
+    _quiet.pop(ddp).restore(ddp)
 
 
 def overlap_of(ddp: DistributedDataParallel, parameters: set[int], multiple: int) -> Overlap | None:

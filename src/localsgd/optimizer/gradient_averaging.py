@@ -68,6 +68,7 @@ class GradientAveraging:
         self._agreement = agreement
         self._ddp = ddp
         self._device = rows[0].values.device
+        self.exact = settings.exact
         self._exact = settings.exact if placement.world.members > 1 else 0
         self._multiple = multiple = row_multiple(placement.world.members)
         # Ranks of a worker must use equal flags, and these would come from their peers alone.
@@ -81,11 +82,11 @@ class GradientAveraging:
         self.lockstep = 0
         self.averaged = False
         self._finite: Tensor | None = None
-        self._follows_backward = False
+        self._followed: set[int] = set()  # parameters, by their ids
         self._overlap: Overlap | ShardOverlap | None = None
         padding = multiple if placement.topology.levels > 1 else 1
         if ddp is not None:
-            quieten(ddp)
+            quieten(ddp, owner=self)
             if self._exact:
                 synchronised = {id(p) for row in rows for p in row.parameters}
                 self._overlap = overlap_of(ddp, synchronised, padding)
@@ -187,9 +188,10 @@ class GradientAveraging:
             return
         self.average()
         if self.averaged:
-            if not self._follows_backward:
-                self._follows_backward = True
-                call_after_backward(self._parameters(), self._own_again)
+            trained = {id(p): p for p in self._parameters() if p.requires_grad}
+            new = [p for key, p in trained.items() if key not in self._followed]
+            call_after_backward(new, self._own_again)
+            self._followed |= trained.keys()
             self._finite = finite(self._gradients())
 
     def _own_again(self) -> None:

@@ -79,7 +79,7 @@ class Pack:
         """Copies the gradients that exist; returns the indices of the missing ones."""
         missing = [i for i, parameter in enumerate(self.parameters) if parameter.grad is None]
         present = [i for i, parameter in enumerate(self.parameters) if parameter.grad is not None]
-        grads = [_dense(self.names[i], self.parameters[i].grad) for i in present]
+        grads = [_dense(self.names[i], self.parameters[i]) for i in present]
         if grads:
             torch._foreach_copy_([views[i] for i in present], grads)
         marks[: len(self.parameters)] = 1
@@ -95,7 +95,14 @@ class Pack:
             torch._foreach_copy_([grad for grad, _ in pairs], [view for _, view in pairs])
 
 
-def _dense(name: str, gradient: Tensor | None) -> Tensor:
+def _dense(name: str, parameter: nn.Parameter) -> Tensor:
+    gradient = parameter.grad
+    if gradient is not None and gradient.dtype != parameter.dtype:
+        raise UserError(
+            f"{name} is {parameter.dtype} and its gradient {gradient.dtype}, which would be "
+            "rounded where gradients are averaged; let gradients have the dtype of their "
+            'parameters, or choose average="models"'
+        )
     if gradient is None or gradient.layout != torch.strided:
         raise UserError(
             f"{name} has a sparse gradient, and sparse gradients can't be averaged here; choose "

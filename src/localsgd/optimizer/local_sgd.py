@@ -35,8 +35,13 @@ from localsgd.optimizer.settings import (
     settings_of,
 )
 from localsgd.optimizer.sharded import check_axes, check_shards, met, peers_of
-from localsgd.optimizer.start import Start, check_configuration, check_group, check_or_share_start
-from localsgd.optimizer.untrained import Untrained
+from localsgd.optimizer.start import (
+    Start,
+    check_configuration,
+    check_group,
+    check_or_share_start,
+    digest_of_state,
+)
 from localsgd.optimizer.written import written_forward
 from localsgd.wire.engine import Engine
 from localsgd.wire.presence import Presence
@@ -157,7 +162,6 @@ class LocalSGD(Resumable):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds tensors that don't train; the synchronised ones are fixed at the start."""
         self._untrained.add(param_group)
-        self._untrained = Untrained(self.inner)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.inner.zero_grad(set_to_none)
@@ -184,6 +188,7 @@ class LocalSGD(Resumable):
 
     def _step(self, closure: Callable[[], Any] | None) -> Any:
         self._guards.begin_step()
+        self._loop.open()  # A schedule that has failed after the last sync is asked again.
         if not self._compared:
             self._begin()
         if closure is None:
@@ -221,7 +226,10 @@ class LocalSGD(Resumable):
         if self.membership is None and self.agreement.alone:
             check_group(self.workers, made=True)
         free = self._loaded or any(True for _ in written_forward(self._module))
-        self._together.check_start(self.steps, repr(self._loop.position), loaded=free)
+        inner = ""
+        if not free and self._gradients.lockstep == self._settings.levels:
+            inner = digest_of_state(self.inner).hex()
+        self._together.check_start(self.steps, repr(self._loop.position), free, inner)
         self._compared = True
         if self._loop.all_averaged:
             self._models.catch_up()  # Weights may have been loaded since this was made.

@@ -169,7 +169,7 @@ def _same(first: Any, second: Any) -> bool:
 
 
 def _is_scalar(value: Any) -> bool:
-    return not isinstance(value, Tensor) or value.dim() == 0
+    return value.dim() == 0 if isinstance(value, Tensor) else isinstance(value, int | float)
 
 
 def _check_settings(saved: Mapping[str, str], now: Mapping[str, str]) -> None:

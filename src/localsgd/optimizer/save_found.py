@@ -93,7 +93,9 @@ class Found:
                 f"{place} was saved with {len(tree['optimizers'])} optimizers, not with "
                 f"{len(optimizers)}; give the same in the same order"
             )
-        if then != now or source.positions != lead.agreement.positions:
+        again = zip(optimizers, tree["optimizers"], strict=True)
+        anew = any(one.blocks != state[KEY]["made_with"].get("topology") for one, state in again)
+        if anew or then != now or source.positions != lead.agreement.positions:
             found._regroup(source, then, now, optimizers, momenta)
             state, whole = module.state_dict(), averaged_file.read(files.place / averaged_file.NAME)
             tree["model"]["state"] |= {

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -152,6 +153,18 @@ def _check_inside_workers(
             'mesh=mesh["shard"], parallelize_module), or leave out topology, so that each rank is '
             "a worker"
         )
+
+
+def digest_of_state(inner: Optimizer) -> bytes:
+    """A digest of the state that the optimizer has for its parameters, in their order."""
+    named: list[tuple[str, Tensor]] = []
+    parameters = (p for group in inner.param_groups for p in group["params"])
+    for index, parameter in enumerate(parameters):
+        for key, value in inner.state.get(parameter, {}).items():
+            is_tensor = isinstance(value, Tensor)
+            name = f"{index}/{key}" if is_tensor else f"{index}/{key}={described(value)}"
+            named.append((name, local(value) if is_tensor else torch.empty(0)))
+    return digest_of_tensors(named)
 
 
 def settings_of_optimizer(inner: Optimizer, without: Sequence[str] = ()) -> str:

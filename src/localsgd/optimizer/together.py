@@ -68,13 +68,19 @@ class Together:
             what = "the sync" if level is None else f"the sync of level {level}"
             self.presence.event = Event(what, steps)
 
-    def check_start(self, steps: int, position: str, loaded: bool) -> None:
-        """Raises on all ranks if positions in the rounds differ, or weights before any training."""
+    def check_start(self, steps: int, position: str, loaded: bool, inner: str) -> None:
+        """Raises on all ranks if positions in the rounds differ, or weights before any training.
+
+        Args:
+            steps, position: of this rank.
+            loaded: whether weights may differ.
+            inner: the state of the inner optimizer, if that must be the same.
+        """
         if self.presence is None:
             return
-        found = self._meet("step()", steps, [position, "" if loaded else self._weights()])
+        found = self._meet("step()", steps, [position, "" if loaded else self._weights(), inner])
         check_same_values(
-            [there for there, _ in found],
+            [there for there, *_ in found],
             "their positions in the rounds",
             "load states of the same step on all ranks",
             range(len(found)),
@@ -85,6 +91,13 @@ class Together:
                 "weights at the first step",
                 "they have been changed since LocalSGD was made; change or load them alike on all "
                 "ranks, and before",
+                peers,
+            )
+            check_same_values(
+                [found[rank][2] for rank in peers],
+                "states of the inner optimizer",
+                "gradients are averaged from here on, and no models, so that workers would part "
+                'for good; load the same state on all ranks, or choose average="models"',
                 peers,
             )
         self.passes(steps + 1)

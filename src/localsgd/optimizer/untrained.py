@@ -25,6 +25,7 @@ class Untrained:
 
     def add(self, group: dict[str, Any]) -> None:
         """Gives the inner optimizer a further group, of tensors that don't train."""
+        self.check()
         given = group["params"]
         given = [given] if isinstance(given, Tensor) else list(given)
         tensors = [item[1] if isinstance(item, tuple) else item for item in given]  # named or not
@@ -34,6 +35,8 @@ class Untrained:
                 "has others; add the group to the inner optimizer before, or make a new LocalSGD"
             )
         self._inner.add_param_group({**group, "params": given})
+        self._count = self._counted()
+        self._frozen += tensors
 
     def check(self) -> None:
         """Raises if a parameter has been added or has begun to train since then."""

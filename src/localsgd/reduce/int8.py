@@ -77,7 +77,8 @@ class Int8Codec:
         if draw is None:
             levels.round_()
         else:
-            levels += torch.rand(levels.shape, generator=draw, dtype=self._dtype).to(x.device)
+            drawn = torch.rand(levels.shape, generator=draw, dtype=self._dtype, device="cpu")
+            levels += drawn.to(x.device)
             levels.floor_()
         levels = levels.nan_to_num_(0.0).clamp_(-LEVELS, LEVELS).to(torch.int8)
         put(scales, payload[: self._scale_bytes])

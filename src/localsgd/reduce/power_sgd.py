@@ -230,7 +230,9 @@ class PowerSgd(Reducer):
     def _drawn(self, like: Tensor) -> Tensor:
         """A random Q for every matrix, `[1, ...]`."""
         draws = [
-            torch.randn(matrix.columns * self.rank, generator=draw, dtype=torch.float64)
+            torch.randn(
+                matrix.columns * self.rank, generator=draw, dtype=torch.float64, device="cpu"
+            )
             for index, matrix in enumerate(self._plan.matrices)
             for draw in [generator_for(self._seed, "power-sgd", index)]
         ]

@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 
 from localsgd.errors import UserError
 from localsgd.rows.layout import Layout, adopt
+from localsgd.rows.parts import is_plain
 from localsgd.rows.shards import (
     Padded,
     cut_along,
@@ -186,6 +187,7 @@ def rows_of(model: nn.Module, inner: Optimizer, multiple: int) -> tuple[Row, ...
         multiple: the length of a row is a multiple of this.
     """
     named = list(_synchronised(model, inner))
+    _check_apart(model, named)
     padded = padded_shards(model)
     rows = []
     for kind in dict.fromkeys(_kind(p) for _, p in named):
@@ -244,6 +246,47 @@ def _synchronised(model: nn.Module, inner: Optimizer) -> Iterator[tuple[str, nn.
     for name, parameter in found:
         _check_kind(name, parameter)
         yield name, parameter
+
+
+class _Memory(NamedTuple):
+    """The bytes of a tensor from `start` up to `end`."""
+
+    device: str
+    start: int
+    end: int
+    name: str
+    tensor: Tensor
+
+
+def _check_apart(model: nn.Module, named: Sequence[tuple[str, nn.Parameter]]) -> None:
+    """Refuses a parameter whose memory another tensor has too: a row would part the two."""
+    moved = {id(parameter) for _, parameter in named}
+    found = []
+    for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
+        memory = local(tensor).detach()
+        if is_plain(memory) and memory.numel() and _is_dense(memory):
+            start = memory.data_ptr()
+            place = str(memory.device), start, start + memory.nbytes
+            found.append(_Memory(*place, name, tensor))
+    found.sort(key=lambda one: one[:3])
+    before = found[0] if found else None
+    for one in found[1:]:
+        assert before is not None
+        within = one.device == before.device and one.start < before.end
+        if within and moved & {id(one.tensor), id(before.tensor)}:
+            raise UserError(
+                f"{before.name} and {one.name} lie in the same memory, and LocalSGD gives "
+                "parameters a place of their own; tie them by one nn.Parameter under both names, "
+                "or give one of them a copy"
+            )
+        if not within or one.end > before.end:
+            before = one
+
+
+def _is_dense(memory: Tensor) -> bool:
+    """Whether plain memory has no gaps, in which other tensors might lie."""
+    axes = zip(memory.shape, memory.stride(), strict=True)
+    return memory.numel() == 1 + sum((size - 1) * stride for size, stride in axes)
 
 
 def _check_kind(name: str, parameter: nn.Parameter) -> None:
