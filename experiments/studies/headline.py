@@ -33,9 +33,9 @@ weight decay 1e-4, crops and flips; bfloat16 by autocast, with weights in float3
   of its own. The other H, M3 and M2 are a second family, and test losses a third.
 - No claim is decided before all seeds of its arms are there.
 
-The order of the work: the grid of A2, then A2 and A5 with H = 16, what M4 measures of the two, and
-A5 with H = 32 and 64, two seeds at a time (M1a); the grids of A1 and A3, then A1, A3, A4 and A5
-with H = 8 (M1b); M3 seed by seed; the grids of sign and EF-sign, then M5; M2.
+The order of the work: the grid of A2; A2, A5 with H = 16 and what M4 measures of the two, two seeds
+at a time; A5 with H = 32 and 64 (M1a); the grids of A1 and A3, then A1, A3, A4 and A5 with H = 8
+(M1b); M3 seed by seed; the grids of sign and EF-sign, then M5; M2.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ HOMES = {
 """The part that a tuned arm is tuned in, and its name there."""
 FIRST = ("A2", "A5, H = 16")
 SECOND = ("A5, H = 32", "A5, H = 64")
-"""The arms of M1a, before and after M4's measurements; the other arms of M1 are M1b."""
+"""The arms of M1a: those of the main claim and of M4, and the others; the rest of M1 is M1b."""
 
 
 def untuned(scale: Scale, part: Part) -> dict[str, Arm]:
@@ -203,8 +203,9 @@ def grid_points(records: Records, name: str) -> list[TrainJob]:
 def seed_by_seed(*columns: Sequence[Job]) -> list[Job]:
     """All jobs, two seeds at a time. `columns` have a job for each seed.
 
-    Arms of one seed go on from one first phase. It is kept in scratch, which may be lost, so a seed
-    is finished before the next begins; two at a time, as processes wait for each other otherwise.
+    Arms of one seed go on from one first phase, and M4 measures their models. Both are kept in
+    scratch, which may be lost, so a seed is finished before the next begins; two at a time, as
+    processes wait for each other otherwise.
     """
     seeds = range(max(map(len, columns)))
     return [job for first in seeds[::2] for column in columns for job in column[first : first + 2]]
@@ -218,7 +219,8 @@ def stages(records: Records) -> Iterator[list[Job]]:
         return
     m1 = arms(records, M1)
     first, second = ([m1[name].jobs for name in names] for names in (FIRST, SECOND))
-    yield seed_by_seed(*first, headline_minima.jobs(m1), *second)
+    yield seed_by_seed(*first, headline_minima.jobs(m1))
+    yield seed_by_seed(*second)
     if None in (known["A1"], known["A3"]):
         yield [job for name in ("A1", "A3") for job in grid_points(records, name)]
         return
