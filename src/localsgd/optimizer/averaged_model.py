@@ -77,5 +77,5 @@ def _average(row: Row, world: Collective, says: Callable[[], None], seen: bool) 
     if not seen:
         leave_out(values, Spare([spare], says))
     mean = ExactMean().reduce(values, None, world).wait()
-    share = made_up(mean, spare, world.members, None)
+    share = made_up(mean, spare, world.members)
     return share is not None and share.device.type == "cpu"
