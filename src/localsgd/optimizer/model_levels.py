@@ -129,7 +129,7 @@ class ModelLevels(Stacks[AnyLevel]):
         """Whether the means since the last time are without some workers. Asks no GPU."""
         found = False
         for part in self._parts():
-            for level in part.levels if isinstance(part, Fragmented) else [part]:
+            for level in part.settled if isinstance(part, Fragmented) else [part]:
                 share, level.left_out = level.left_out, None
                 found |= share is not None and share.device.type == "cpu"
         if found:
