@@ -332,7 +332,7 @@ OPTIMIZER = [
         ("Level._check_finite", "own is None", "True"),
         ("Presence.marked", "now or [rank for rank in ranks if self._untold(rank)]", "now"),
         ("Agreement.spread_not_finite", "len(self._rows) == 1", "True"),
-        ("Fragmented.final_average", "~finite(self.members)", "~finite(self.members[..., :0])"),
+        ("Fragmented.final_average", "finite(self.members)", "finite(self.members[..., :0])"),
         ("Fragmented.settled", "index not in self._arrived", "True"),
         ("Fragmented._arrive", "self._refused[index] = error", ""),
         ("mend_buffers", "put_buffers(model, found)", ""),
