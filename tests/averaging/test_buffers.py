@@ -10,8 +10,11 @@ import torch
 from torch import nn
 
 from localsgd.averaging.buffers import KeptBuffers, mean_buffers, put_buffers
+from localsgd.averaging.placement import placement_of
+from localsgd.averaging.topology import Topology
 from localsgd.errors import UserError
 from localsgd.wire import InProcess
+from tests.distributed.harness import run
 
 
 def test_the_variance_has_a_term_between_workers() -> None:
@@ -178,3 +181,51 @@ def test_kept_buffers_come_back(change: str, persistent: bool) -> None:
     assert model.odd is own
     assert own.tolist() == [1.0, 2.0]
     assert model.empty is None
+
+
+def normalised(*numbers: tuple[float, float]) -> list[Any]:
+    """Layers with these running means and variances, and a mask of 0 and -inf."""
+    models: list[Any] = []
+    for number, (mean, variance) in enumerate(numbers):
+        model = nn.BatchNorm1d(2, dtype=torch.float64)
+        model.running_mean.copy_(torch.tensor([mean, 7.0]))
+        model.running_var.copy_(torch.tensor([variance, 1.0]))
+        model.num_batches_tracked.fill_(number)
+        model.register_buffer("causal", torch.full((2, 2), -torch.inf).triu(1))
+        models.append(model)
+    return models
+
+
+BAD = [(torch.nan, 1.0), (1.0, 2.0), (5.0, 4.0), (9.0, torch.inf)]
+
+
+def test_a_worker_that_is_not_finite_is_left_out_of_all_buffers() -> None:
+    found = mean_buffers(normalised(*BAD), InProcess(4))
+    assert found["running_mean"].tolist() == [3.0, 7.0]
+    assert found["running_var"].tolist() == [3.0 + 4.0, 1.0]
+    assert found["num_batches_tracked"].item() == 1  # of the first that is not left out
+    assert found["causal"].tolist() == [[0.0, -torch.inf], [0.0, 0.0]]
+
+
+def of_process(numbers: list[tuple[float, float]]) -> dict[str, torch.Tensor]:
+    placement = placement_of(Topology.parse(len(numbers)))
+    models = normalised(*numbers)
+    return mean_buffers([models[worker] for worker in placement.workers], placement.world)
+
+
+@pytest.mark.parametrize("numbers", [BAD, BAD[1:3] * 2])
+def test_processes_give_the_bits_of_one(numbers: list[tuple[float, float]]) -> None:
+    here = mean_buffers(normalised(*numbers), InProcess(4))
+    for processes in (2, 4):
+        for there in run(processes, of_process, numbers):
+            assert there.keys() == here.keys()
+            assert all(torch.equal(there[name], here[name]) for name in here)
+
+
+def test_what_is_not_finite_on_all_workers_leaves_nobody_out() -> None:
+    found = mean_buffers(normalised((torch.nan, 1.0), (torch.nan, 3.0)), InProcess(2))
+    assert found["running_mean"][0].isnan()
+    assert found["running_mean"][1] == 7.0
+    assert found["causal"].tolist() == [[0.0, -torch.inf], [0.0, 0.0]]
+    holders = [Holder(torch.tensor([-torch.inf, number])) for number in (1.0, 4.0)]
+    assert mean_buffers(holders, InProcess(2))["odd"].tolist() == [-torch.inf, 2.5]

@@ -17,7 +17,7 @@ from torch import Tensor
 from localsgd import LocalSGD, UserError, outer
 from localsgd.averaging.build import build_levels
 from localsgd.averaging.delay import Delay, Fragmented
-from localsgd.averaging.level import average_and_share, final_sync
+from localsgd.averaging.level import Spare, average_and_share, final_sync
 from localsgd.averaging.placement import placement_of
 from localsgd.averaging.topology import Topology
 from localsgd.reduce import CompressedMean, OrderedMean, Sign
@@ -222,6 +222,39 @@ def test_each_fragment_has_the_gamma_of_its_own_round() -> None:
         torch.testing.assert_close(rows[0, part], anchor[part], rtol=1e-12, atol=1e-12)
         made.begin_round(following)
         gammas[turn % 2] = following
+
+
+@pytest.mark.parametrize("delay", [Delay(2, 0), Delay(2, 1)])
+@pytest.mark.parametrize("how", ["finish", "follow"])
+def test_all_fragments_begin_a_round_where_all_members_are_equal(delay: Delay, how: str) -> None:
+    """After the last sync the next learning rate is that of all fragments."""
+    rows = start()
+    made = level(rows, delay, outers=[outer.block_momentum(0.0)])
+    made.begin_round(0.1)
+    for turn in range(3):
+        rows += training(turn)
+        average_and_share([made])
+    final_sync([made])
+    if how == "follow":
+        rows.copy_(training(9)[:1].expand_as(rows))
+        made.catch_up()
+    made.begin_round(0.01)
+    assert [part.state()["learning_rate"] for part in made.levels] == [0.01, 0.01]
+
+
+def test_a_last_sync_that_is_refused_leaves_the_compressor() -> None:
+    rows = start()
+
+    def refuse() -> None:
+        raise UserError("refused")
+
+    spare = Spare([], says=lambda: None, refuse=refuse)
+    made = level(rows, Delay(3, 0), reducers=[CompressedMean(Sign())], spare=spare)
+    average_and_share([made])
+    rows[1, 5] = torch.nan
+    with pytest.raises(UserError, match="refused"):
+        final_sync([made])
+    assert all(isinstance(one.reducer, CompressedMean) for one in made.levels)
 
 
 @pytest.mark.parametrize("delay", [Delay(1, 1), Delay(3, 0), Delay(3, 2)])

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from localsgd import outer
 from localsgd.averaging.build import build_levels
-from localsgd.averaging.level import Level, Spare, average_and_share
+from localsgd.averaging.level import Level, Spare, average_and_share, leave_out
 from localsgd.averaging.placement import placement_of
 from localsgd.averaging.topology import Topology
 from localsgd.reduce import ExactMean, OrderedMean, Reducer
@@ -288,3 +288,26 @@ def test_an_outer_optimizer_is_fed_in_no_row_of_its_own(how: Any, divisions: int
     assert gradient.data_ptr() == rows.data_ptr()
     # Both take 0.5, by the rate 0.5 or the momentum's first step.
     assert heights(level.anchor) == [0.75 if divisions == 0 else 0.5]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("topology", [*map(str, range(2, 17)), "1+2", "2+3+3", "1+5+9"])
+def test_equal_workers_in_half_precision_stay_where_others_are_left_out(
+    topology: str, dtype: torch.dtype
+) -> None:
+    workers = Topology.parse(topology).workers
+    first = Topology.parse(topology).unequal[:1] or (1,)
+    rows = torch.ones(workers, 8).to(dtype)
+    rows[:, 7] = 0.0
+    rows[: first[0]] = torch.nan  # the whole first block, where there are some
+    spare = Spare([7], says=lambda: None)
+    average_and_share(levels_of(topology, rows, spare=spare))
+    assert torch.equal(rows[:, :7], torch.ones_like(rows[:, :7]))
+
+
+def test_a_device_that_is_not_asked_says_nothing() -> None:
+    said: list[int] = []
+    leave_out(torch.zeros(1, 2, 8, device="meta"), Spare([7], lambda: said.append(1)))
+    assert said == []
+    leave_out(torch.full((1, 2, 8), torch.nan), Spare([7], lambda: said.append(1)))
+    assert said == [1]

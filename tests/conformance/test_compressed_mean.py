@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -216,11 +217,11 @@ def test_an_update_that_is_not_finite_is_refused_by_member_and_tensor(
 
 @pytest.mark.parametrize("members", [2, 4, 8])
 def test_bytes_of_the_sign(members: int) -> None:
-    """n/8 (M - 1) come in by gathering, 2 n/8 (M - 1)/M in two phases; and the scales."""
+    """n/8 (M - 1) come in by gathering, 2 n/8 (M - 1)/M in two phases; and scales and flags."""
     n = 1024
     for way, incoming in (
         ("gather", (members - 1) * (n // 8 + 4)),
-        ("two-phase", 2 * (members - 1) * (n // 8 // members + 4)),
+        ("two-phase", (members - 1) * (2 * (n // 8 // members + 4) + 1)),
     ):
         wire, entry = Wire(InProcess(members)), Entry()
         reducer = CompressedMean(Sign(), way=way)  # type: ignore[arg-type]
@@ -231,7 +232,8 @@ def test_bytes_of_the_sign(members: int) -> None:
         assert wire.bytes == incoming
         assert once < incoming
         # What a member hands over: its payload, or the others' chunks of it and then its own.
-        assert entry.bytes == (n // 8 + 4 if way == "gather" else members * (n // 8 // members + 4))
+        chunks = members * (n // 8 // members + 4)
+        assert entry.bytes == (n // 8 + 4 if way == "gather" else chunks + 1)
 
 
 @pytest.mark.parametrize(
@@ -343,3 +345,19 @@ def test_all_processes_are_told_who_is_not_finite() -> None:
     first, *others = run(4, refused_by_all)
     assert all("member 3 of 4 is not finite in" in line for line in first)
     assert all(other == first for other in others)
+
+
+@pytest.mark.parametrize("name", [*everything()])
+def test_a_wait_starts_no_collective(name: str) -> None:
+    """One process may wait alone, to save its state, also for an update that is not finite."""
+    for value in (1.0, math.nan):
+        x, entry = updates(2, 4), Entry()
+        x[1, 2, 20] = value
+        with pytest.raises(NotFinite) if math.isnan(value) else nullcontext():
+            pending = everything()[name].reduce(x, None, Metered(InProcess(4), entry))
+            calls = entry.calls
+            with pytest.raises(NotFinite) if math.isnan(value) else nullcontext():
+                pending.wait()
+            assert entry.calls == calls
+            if math.isnan(value):
+                pending.wait()

@@ -116,3 +116,27 @@ def test_what_is_sent_and_what_is_kept_add_up(reducer: Reducer) -> None:
     ]
     assert first[ROUNDS + 1].error is not None
     assert first[ROUNDS + 1].error.abs().max() > 0
+
+
+def spoilt(engine: Member) -> list[float]:
+    """The buffer after each of three rounds; w1 meets NaN in the first one."""
+    model = Matrix()
+    model.register_buffer("shown", torch.zeros(1, dtype=torch.float64))
+    inner = torch.optim.SGD(model.parameters(), lr=RATE)
+    optimizer = LocalSGD(
+        inner, model, local_steps=1, not_finite="leave_out", fault_tolerance=engine
+    )
+    found = []
+    for step in range(3):
+        bad = step == 1 and engine.name == "w1"
+        model.shown += torch.nan if bad else 1.0
+        model.w.grad = torch.full_like(model.w, torch.nan if bad else 1.0)
+        optimizer.step()
+        found.append(float(model.shown))
+    return found
+
+
+def test_buffers_of_a_guest_become_those_of_the_others() -> None:
+    hall = Hall()
+    hall.start(spoilt, "w0", "w1")
+    assert hall.end() == {"w0": [1.0, 2.0, 3.0], "w1": [1.0, 2.0, 3.0]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from localsgd import Delay, LocalSGD, UserError, outer
-from localsgd.reduce import CompressedMean, PowerSgd, Sign
+from localsgd.reduce import CompressedMean, Int8, MajorityVote, NotFinite, PowerSgd, Sign
 from tests.distributed.harness import run
 
 pytestmark = pytest.mark.timeout(120)
@@ -235,3 +236,157 @@ def test_a_fragment_of_one_tensor_leaves_nobody_out_and_names_the_rank(
         assert_all(weights.view(-1)[1:128], 0.0 if anchor else own)
         assert_all(weights[8:], own)
         assert bool(weights[0, 0].isnan()) == (rank == 1 and not anchor)
+
+
+class Watched(nn.Module):
+    """Weights, and what batches have shown of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+        self.register_buffer("shown", torch.zeros(2, dtype=torch.float64))
+        self.shown: Tensor
+
+
+def mended(keywords: dict[str, Any], culprits: tuple[int, ...]) -> list[list[float]]:
+    """The buffers after each of four steps, the second of which has NaN in it on the culprits."""
+    model = Watched()
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = LocalSGD(inner, model, not_finite="leave_out", **keywords)
+    found = []
+    for step in range(4):
+        bad = step == 1 and dist.get_rank() in culprits
+        model.shown += torch.nan if bad else dist.get_rank() + 1.0
+        model.weight.grad = torch.full_like(model.weight, torch.nan if bad else 1.0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            optimizer.step()
+        found.append(model.shown.tolist())
+    with optimizer.averaged_model():
+        found.append(model.shown.tolist())
+    return found
+
+
+def test_buffers_of_a_worker_that_was_left_out_become_those_of_the_others() -> None:
+    for keywords in ({"local_steps": 2}, {"local_steps": 1}, {"local_steps": 1, "delay": Delay(1)}):
+        found = run(3, mended, keywords, (1,))
+        assert [rank[-2] for rank in found] == [[4.0] * 2, [4.0 + 4.0] * 2, [12.0] * 2]
+        assert [rank[-1] for rank in found] == [[8.0] * 2] * 3
+
+
+def test_buffers_become_those_of_the_block_or_of_all() -> None:
+    keywords = {"topology": "2x2", "local_steps": [1, 4], "average": "models"}
+    found = run(4, mended, keywords, (1,))
+    assert [rank[1] for rank in found] == [[2.0] * 2, [2.0] * 2, [6.0] * 2, [8.0] * 2]
+    keywords = {"topology": "2x2", "local_steps": [2, 1], "average": "models"}
+    found = run(4, mended, keywords, (0, 1))
+    assert [rank[1] for rank in found] == [[7.0] * 2, [7.0] * 2, [6.0] * 2, [8.0] * 2]
+
+
+def two_rows() -> list[list[float]]:
+    """Weights in two dtypes; those of rank 1 are far away, and NaN in one of them."""
+    model = nn.ModuleList([nn.Linear(2, 2, bias=False, dtype=d) for d in (torch.float32, None)])
+    model[1].double()
+    for p in model.parameters():
+        nn.init.zeros_(p)
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = LocalSGD(inner, model, local_steps=2, not_finite="leave_out")
+    found = []
+    for step in range(2):
+        for p in model.parameters():
+            p.grad = torch.full_like(p, 1e6 if dist.get_rank() else 1.0)
+        if step == dist.get_rank() == 1:
+            model[0].weight.grad[0, 0] = torch.nan
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if step:
+                with optimizer.averaged_model():
+                    found += [p.flatten().tolist() for p in model.parameters()]
+            optimizer.step()
+    return found + [p.flatten().tolist() for p in model.parameters()]
+
+
+def test_a_worker_is_left_out_of_all_its_rows() -> None:
+    mean = [-(1e6 + 1) / 2] * 4
+    for found in run(2, two_rows):
+        assert found == [mean, mean, [-2.0] * 4, [-2.0] * 4]
+
+
+def at_the_end(delay: Delay) -> list[float]:
+    """Four layers, one of which is NaN on rank 1 when the run ends."""
+    model = nn.ModuleList([nn.Linear(3, 5, bias=False, dtype=torch.float64) for _ in range(4)])
+    for p in model.parameters():
+        nn.init.zeros_(p)
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = LocalSGD(inner, model, local_steps=4, delay=delay, not_finite="leave_out")
+    for p in model.parameters():
+        p.grad = torch.full_like(p, 1e6 if dist.get_rank() else 1.0)
+    if dist.get_rank():
+        model[0].weight.grad[0, 0] = torch.nan
+    optimizer.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        optimizer.finish()
+    return [p[0, 0].item() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("delay", [Delay(2), LATE])
+def test_the_last_sync_leaves_a_worker_out_of_all_fragments(delay: Delay) -> None:
+    assert run(2, at_the_end, delay) == [[-1.0] * 4] * 2
+
+
+def saved_alone(reducer: Any, delay: Delay) -> list[str]:
+    """What each rank is told while one asks for its state alone, before a bad mean is due."""
+    model = nn.Linear(16, 16, bias=False)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = LocalSGD(inner, model, local_steps=1, reducer=reducer, delay=delay)
+    said = []
+    for step in range(3):
+        model.weight.grad = torch.ones_like(model.weight)
+        if step == 0 and dist.get_rank():
+            model.weight.grad[0, 0] = torch.nan
+        try:
+            optimizer.step()
+            if step == dist.get_rank() == 0:
+                optimizer.state_dict()
+        except NotFinite as error:
+            said.append(f"{optimizer.steps}: {error}")
+    return said
+
+
+@pytest.mark.parametrize(
+    "reducer", ["int8", CompressedMean(Int8(), way="two-phase"), MajorityVote()], ids=str
+)
+def test_one_rank_may_ask_for_its_state_while_a_bad_update_is_on_its_way(reducer: Any) -> None:
+    first, second = run(2, saved_alone, [reducer], Delay(2, 2), seconds=20)
+    assert [text.split(";")[0] for text in first] == [
+        f"{step}: the update of member 1 of 2 is not finite in weight" for step in (1, 3)
+    ]
+    assert second == first[1:]
+
+
+def told_late() -> list[int]:
+    """The steps after which a rank hears of NaN in the second one. Rank 0 has the mean before it is
+    due, as it asks for its state.
+    """
+    model = nn.ModuleList([nn.Linear(3, 5, bias=False, dtype=torch.float64) for _ in range(2)])
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = LocalSGD(
+        inner, model, local_steps=1, delay=Delay(2, 2), not_finite="leave_out", average="models"
+    )
+    told = []
+    for step in range(6):
+        for p in model.parameters():
+            p.grad = torch.full_like(p, dist.get_rank() + 1.0)
+        if step == 1 and dist.get_rank() == 0:
+            model[1].weight.grad[0, 0] = torch.nan
+        with mock.patch.object(optimizer._together, "tell_of_not_finite") as tell:
+            optimizer.step()
+        told += [optimizer.steps] * tell.call_count
+        if dist.get_rank() == 0:
+            optimizer.state_dict()
+    return told
+
+
+def test_all_hear_of_a_worker_that_was_left_out_after_the_same_step() -> None:
+    assert run(2, told_late) == [[4], [4]]

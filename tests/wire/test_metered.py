@@ -62,7 +62,8 @@ def test_a_level_of_one_member_sends_nothing() -> None:
         # 12 bits to 2 bytes, after a scale of 8.
         (lambda: CompressedMean(Sign(), way="gather"), 10, 3 * 10),
         # Chunks of 8 scalars, the second half full, the others empty: each payload is 8 + 1 bytes.
-        (lambda: CompressedMean(Sign(), way="two-phase"), 3 * 9 + 9, 3 * 9 + 3 * 9),
+        # One byte of the second phase says whether the member's update is finite.
+        (lambda: CompressedMean(Sign(), way="two-phase"), 3 * 9 + 10, 3 * 9 + 3 * 10),
     ],
     ids=["sum", "exchange and gather", "gather", "two phases"],
 )

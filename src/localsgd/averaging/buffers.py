@@ -7,6 +7,9 @@ workers (law of total variance):
 
 Other floating buffers are averaged. Buffers without a mean are worker 0's: counters, codes and
 tables of another dtype, masks of 0 and 1, and those derived from the weights (see `derived.py`).
+A worker with more values that are not finite than another is left out of all this, so that what one
+has met does not spread. What all have, such as a mask of 0 and -inf, leaves nobody out.
+
 Buffers that are no plain tensors (sparse, quantised, nested, meta) stay, and must be equal on all
 workers.
 
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +60,7 @@ def mean_buffers(models: Sequence[nn.Module], world: Collective) -> Named:
         UserError: on all processes, if names, dtypes or shapes differ between workers, or values of
             buffers that can't be averaged or sent.
     """
-    workers = [_persistent(model) for model in models]
+    workers = [persistent(model) for model in models]
     first = workers[0]
     if not first:
         return {}
@@ -64,16 +68,56 @@ def mean_buffers(models: Sequence[nn.Module], world: Collective) -> Named:
     if world.members == 1:
         return {name: first[name].clone() for name in plain}
     device = _device(models[0])
-    _check_alike(workers, world, device)
+    own = list(map(not_finite, workers))
+    kept = _Kept(own, _check_alike(workers, own, world, device))
     derived = derived_buffers(models[0])
     mean = [name for name in plain if name not in derived and first[name].dtype in AVERAGED]
     found: Named = {}
     if mean:
-        found |= _means(workers, mean, list(_statistics(models[0])), world, device)
+        found |= _means(workers, mean, list(_statistics(models[0])), kept, world, device)
     copied = [name for name in plain if name not in found]
     if copied:
-        found |= _firsts(first, copied, len(workers), world, device)
+        found |= _firsts(workers, copied, kept, world, device)
     return {name: found[name].to(first[name]) for name in plain}
+
+
+def not_finite(buffers: Named) -> int:
+    """How many values of the floating ones among these buffers are not finite."""
+    plain = (b for b in buffers.values() if is_plain(b) and b.dtype in AVERAGED)
+    return sum(b.numel() - int(b.isfinite().sum()) for b in plain)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Those whose buffers are averaged: the workers with the fewest values that are not finite.
+
+    Args:
+        here: the number of such values of each worker hosted here.
+        everywhere: of all K workers.
+    """
+
+    here: Sequence[int]
+    everywhere: Sequence[int]
+
+    @property
+    def all_finite(self) -> bool:
+        return not any(self.everywhere)
+
+    @property
+    def first(self) -> int:
+        return self.everywhere.index(min(self.everywhere))
+
+    def mean(self, rows: Tensor, world: Collective) -> Tensor:
+        """The mean of `rows [w, b]` over those workers, `[b]`; `rows` are scratch."""
+        if self.all_finite:
+            return OrderedMean().reduce(rows[None], None, world).wait()[0]
+        # With weights, as without them it would sum differences, of which infinities have none.
+        least = min(self.everywhere)
+        out = torch.tensor([own > least for own in self.here], device=rows.device)
+        rows.masked_fill_(out.unsqueeze(-1), 0)
+        ones = torch.ones_like(rows[:, 0]).unsqueeze(0)
+        total = OrderedMean().reduce(rows[None], ones, world).wait()[0]
+        return total / self.everywhere.count(least)
 
 
 @torch.no_grad()
@@ -114,7 +158,8 @@ def _device(model: nn.Module) -> torch.device:
     return next(tensor.device for tensor in tensors if not tensor.is_meta)
 
 
-def _persistent(model: nn.Module) -> Named:
+def persistent(model: nn.Module) -> Named:
+    """The buffers that belong to the averaged model, by name."""
     left_out = {
         f"{prefix}.{name}" if prefix else name
         for prefix, module in model.named_modules()
@@ -123,21 +168,26 @@ def _persistent(model: nn.Module) -> Named:
     return {name: buffer for name, buffer in model.named_buffers() if name not in left_out}
 
 
-def _check_alike(workers: Sequence[Named], world: Collective, device: torch.device) -> None:
-    """Raises on all processes if the workers' buffers don't fit together."""
+def _check_alike(
+    workers: Sequence[Named], faults: Sequence[int], world: Collective, device: torch.device
+) -> list[int]:
+    """Raises on all processes if the workers' buffers don't fit together.
+
+    Returns the `faults` of all workers, from those of the workers hosted here.
+    """
     prints = [[_fingerprint(name, buffer) for name, buffer in own.items()] for own in workers]
-    heads = [[len(own), _fingerprint(str(own))] for own in prints]
-    gathered = _gathered(heads, world, device)
-    counts = [count for count, _ in gathered]
+    heads = [[len(p), _fingerprint(str(p)), own] for p, own in zip(prints, faults, strict=True)]
+    counts, digests, everywhere = zip(*_gathered(heads, world, device), strict=True)
     if len(set(counts)) > 1:
         raise UserError(
             f"the workers' models have {min(counts)} to {max(counts)} buffers, which have no mean; "
             "register the same on all, or with persistent=False to let each rank keep its own"
         )
-    if len({own for _, own in gathered}) > 1:
+    if len(set(digests)) > 1:
         by_buffer = zip(*_gathered(prints, world, device), strict=True)
         found = zip(workers[0].items(), by_buffer, strict=True)
         raise _difference(*next(each for each in found if len(set(each[1])) > 1))
+    return list(everywhere)
 
 
 def _gathered(
@@ -183,6 +233,7 @@ def _means(
     workers: Sequence[Named],
     names: Sequence[str],
     statistics: Sequence[tuple[str, str]],
+    kept: _Kept,
     world: Collective,
     device: torch.device,
 ) -> Named:
@@ -201,11 +252,11 @@ def _means(
             views[MASKS][index] = _is_mask(views[name])
     statistics = [pair for pair in statistics if set(pair) <= set(names)]
     if statistics:
-        means = layout.views(_mean(rows.clone(), world))
+        means = layout.views(kept.mean(rows.clone(), world))
         for views in packed:
             for mean, variance in statistics:
                 views[variance] += (views[mean] - means[mean]).square()
-    found = layout.views(_mean(rows, world))
+    found = layout.views(kept.mean(rows, world))
     masks = found.pop(MASKS).tolist()
     described = {name for pair in statistics for name in pair}
     return {
@@ -220,16 +271,17 @@ def _is_mask(values: Tensor) -> Tensor:
     return (values == values.square()).all()
 
 
-def _mean(rows: Tensor, world: Collective) -> Tensor:
-    return OrderedMean().reduce(rows[None], None, world).wait()[0]
-
-
 def _firsts(
-    first: Named, names: Sequence[str], hosted: int, world: Collective, device: torch.device
+    workers: Sequence[Named],
+    names: Sequence[str],
+    kept: _Kept,
+    world: Collective,
+    device: torch.device,
 ) -> Named:
-    """The named buffers of worker 0, the first process's first, gathered as bytes."""
-    mine = torch.cat([bytes_of(first[name]).to(device) for name in names])
-    received = world.gather(mine.expand(1, hosted, -1).contiguous()).wait()[0, 0]
+    """The named buffers of the first worker that is kept, gathered as bytes."""
+    first = workers[0]
+    mine = [torch.cat([bytes_of(own[name]).to(device) for name in names]) for own in workers]
+    received = world.gather(torch.stack(mine)[None]).wait()[0, kept.first]
     parts = received.split([first[name].nbytes for name in names])
     return {
         name: part.clone().view(first[name].dtype).view(first[name].shape)

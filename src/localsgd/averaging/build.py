@@ -112,4 +112,5 @@ def _unequal_levels(placement: Placement, rows: Tensor, make: Callable[..., Any]
     dtype = scale_dtype(rows.dtype)
     shares = torch.tensor(blocks, dtype=dtype, device=rows.device) / sum(blocks)
     weights = shares[[block for _, _, block in hosted]].unsqueeze(0)
-    return [Blocks(levels, anchors), make(1, outer, anchors.unsqueeze(0), weights=weights)]
+    made = make(1, outer, anchors.unsqueeze(0), weights=weights, units=sum(blocks))
+    return [Blocks(levels, anchors), made]

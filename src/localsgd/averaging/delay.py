@@ -32,7 +32,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from localsgd.averaging.level import Level
+from localsgd.averaging.level import Level, finite
 from localsgd.basics.units import plural
 from localsgd.errors import UserError
 from localsgd.reduce.ordered import OrderedMean
@@ -122,6 +122,7 @@ class Fragmented:
             )
         self._under_way: list[int] = []
         self._arrived: set[int] = set()
+        self._refused: dict[int, BaseException] = {}
         self.may_differ = False
 
     @property
@@ -159,27 +160,41 @@ class Fragmented:
         """Applies all means that are on their way, then averages all fragments exactly.
 
         This last sync is not compressed: workers have trained beyond their anchors, and no later
-        sync could make up for what compression loses.
+        sync could make up for what compression loses. A member that is not finite in one fragment
+        is left out of all of them.
         """
         while self._under_way:
             self._apply(self._under_way[0])
         self.syncs += 1
+        self.members.masked_fill_(~finite(self.members).unsqueeze(-1), torch.nan)
         for (start, stop), level in zip(self._bounds, self.levels, strict=True):
             if self.delay.syncs:
                 self._travelling[..., start:stop] = self.members[..., start:stop]
             usual = level.reducer
             level.reducer = usual if usual.linear else OrderedMean()
-            level.average()
-            level.reducer = usual
+            try:
+                level.average()
+            finally:
+                level.reducer = usual
             if self.delay.syncs:
                 self.members[..., start:stop] = level.anchor.unsqueeze(1)
             else:
                 level.share()
         self.may_differ = False
 
+    @property
+    def settled(self) -> list[Level]:
+        """The levels of fragments without a mean that has arrived and is not due yet."""
+        return [level for index, level in enumerate(self.levels) if index not in self._arrived]
+
     def _apply(self, index: int) -> None:
         start, stop = self._bounds[index]
-        self._arrive(index)
+        try:
+            self._arrive(index)
+        except BaseException:
+            self._under_way.remove(index)
+            self._refused.pop(index, None)
+            raise
         members = self.members[..., start:stop]
         way = self.levels[index].anchor.unsqueeze(1) - self._sent[..., start:stop]
         members.add_(way, alpha=self.delay.correction)
@@ -190,11 +205,16 @@ class Fragmented:
         self._arrived.discard(index)
 
     def _arrive(self, index: int) -> None:
+        """Waits for a mean. One that was refused before it was due is refused again when it is due,
+        as the other processes hear of it only then.
+        """
+        if index in self._refused:
+            raise self._refused[index]
         if index not in self._arrived:
             try:
                 self.levels[index].finish_average()
-            except BaseException:
-                self._under_way.remove(index)
+            except BaseException as error:
+                self._refused[index] = error
                 raise
             self._arrived.add(index)
 
@@ -207,8 +227,8 @@ class Fragmented:
         self.may_differ = False
 
     def begin_round(self, learning_rate: float) -> None:
-        """Sets γ of the fragment whose round begins: the one just sent, or at first all of them."""
-        if not self._turn:
+        """Sets γ of the fragment whose round begins: the one just sent, or all if all are equal."""
+        if not self.may_differ:
             for level in self.levels:
                 level.begin_round(learning_rate)
         else:
@@ -242,6 +262,7 @@ class Fragmented:
         self.may_differ = state["may_differ"]
         self._under_way = list(state["under_way"])
         self._arrived = set(self._under_way)
+        self._refused.clear()
         if self._under_way:
             self._sent.copy_(state["reducer"]["sent"])
         for index in self._under_way:

@@ -33,7 +33,7 @@ class Spare:
     Args:
         places: in the row, of scalars that no tensor has: the first carries the share that is left
             out. Where there is none, nobody can be left out, and that is an error.
-        says: called here before, or on a GPU, which is not asked, at every sync.
+        says: called here before, except on a GPU, which is not asked.
         refuse: raises, on all processes, where a member should have been left out and can't be.
         seen: whether the rows have been read just now and are finite; asked by the innermost level.
     """
@@ -97,6 +97,8 @@ class Level:
         members: `[g, m, n]`, views of the rows that are averaged.
         collective: joins them with those hosted elsewhere.
         weights: `[g, m]`, with a sum of 1 over all members of a group; equal if not given.
+        units: all weights are multiples of 1 / units, so that half precision can't blur the share
+            that is left out; M if they are equal.
         weigh: returns new weights at every sync; as weights of updates, they need not sum to 1.
         reducer: computes the mean of updates.
         outer: the outer optimizer; `None` is plain averaging.
@@ -113,6 +115,7 @@ class Level:
         collective: Collective,
         *,
         weights: Tensor | None = None,
+        units: int | None = None,
         weigh: Callable[[], Tensor] | None = None,
         reducer: Reducer | None = None,
         outer: Outer | None = None,
@@ -122,6 +125,7 @@ class Level:
         self.members = members
         self.collective = collective
         self.weights = weights
+        self._units = collective.members if weights is None else units
         self.weigh = weigh
         self.reducer: Reducer = reducer or ExactMean()
         self.outer = outer
@@ -201,7 +205,7 @@ class Level:
         if self._spare is not None and self._spare.place is None and self.reducer.linear:
             self._check_finite(mean, self._spare)
         elif self._spare is not None and self._spare.place is not None and self.reducer.linear:
-            self.left_out = made_up(mean, self._spare.place, self.collective.members, self.weights)
+            self.left_out = made_up(mean, self._spare.place, self._units)
             if self.left_out is not None and not self.plain:
                 mean.nan_to_num_()  # If no member is left, the anchor stays.
         if not self.plain:
@@ -333,31 +337,41 @@ class Blocks:
             level.load(state[str(index)])
 
 
+def finite(members: Tensor) -> Tensor:
+    """Which of the members `[g, m, n]` are finite: bools `[g, m]`, found by one read."""
+    return members.sum(-1, dtype=scale_dtype(members.dtype)).isfinite()
+
+
 def leave_out(members: Tensor, spare: Spare) -> None:
     """Members `[g, m, n]` that are not finite become zero, with a 1 in the spare scalar; without
     such a scalar they stay as they are.
     """
-    finite = members.sum(-1, dtype=scale_dtype(members.dtype)).isfinite()  # [g, m]
-    if members.device.type == "cpu" and bool(finite.all()):
-        return
-    spare.says()
+    kept = finite(members)
+    if members.device.type == "cpu":
+        if bool(kept.all()):
+            return
+        spare.says()
     if spare.place is None:
         return
-    members.masked_fill_(~finite.unsqueeze(-1), 0)
-    members[..., spare.place] = (~finite).to(members.dtype)
+    members.masked_fill_(~kept.unsqueeze(-1), 0)
+    members[..., spare.place] = (~kept).to(members.dtype)
 
 
-def made_up(mean: Tensor, spare: int, members: int, weights: Tensor | None) -> Tensor | None:
+def made_up(mean: Tensor, spare: int, units: int | None) -> Tensor | None:
     """Turns `mean [g, n]` into the mean of the members that were not left out, NaN without any.
 
     Returns the fraction that was left out, `[g]`, or `None` if none was. A GPU is not waited for,
-    so there the fraction may be 0.
+    so there the fraction may be 0. Half precision is divided in float32 and rounded once.
+
+    Args:
+        spare: the place of the fraction in the row.
+        units: the fraction is a multiple of 1 / units, if that is known.
     """
-    share = mean[:, spare].clone()
+    share = mean[:, spare].to(scale_dtype(mean.dtype), copy=True)
     if mean.device.type == "cpu" and not bool(share.any()):
         return None
-    if weights is None:  # without what half precision has rounded
-        share = share.mul_(members).round_().div_(members)
+    if units is not None:  # without what half precision has rounded
+        share = share.mul_(units).round_().div_(units)
     mean[:, spare] = 0
     mean.div_((1 - share).unsqueeze(-1))
     return share

@@ -15,6 +15,7 @@ from localsgd.averaging.inner_state import InnerStates
 from localsgd.averaging.placement import Placement, row_multiple
 from localsgd.basics.units import plural
 from localsgd.loop import Loop
+from localsgd.optimizer.averaged_model import mend_buffers
 from localsgd.optimizer.ddp import unwrapped
 from localsgd.optimizer.gradient_averaging import GradientAveraging
 from localsgd.optimizer.guards import Guards
@@ -100,7 +101,9 @@ class Assembled(Wrapping):
         self._together = together = Together(presence, rows, placement.grid, self.inner)
         goes_on, says = settings.not_finite == "leave_out", together.says_not_finite
         self._left_out = partial(go_on_from_mean, together, self.inner, goes_on)
-        says_not_finite = (says, together.refuse_not_finite, self._left_out)
+        mend = partial(mend_buffers, self._module, placement)
+        left_out = partial(self._left_out, mend)
+        says_not_finite = (says, together.refuse_not_finite, left_out)
         self._models = (
             ModelLevels(rows, placement, agreement, settings, ledger, *says_not_finite)
             if make_levels is None
@@ -113,7 +116,7 @@ class Assembled(Wrapping):
             settings.schedules, everyone, device, ledger, self.inner, needs_rate, agreement.alone
         )
         flags = reports.flags if reports.signals.flagged else None
-        leave_out = partial(leave_out_step, together, goes_on)
+        leave_out = partial(leave_out_step, together, goes_on, mend)
         self._gradients = gradients = GradientAveraging(
             rows,
             placement,

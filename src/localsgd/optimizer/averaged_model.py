@@ -8,9 +8,16 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from localsgd.averaging.buffers import KeptBuffers, mean_buffers, put_buffers
+from localsgd.averaging.buffers import (
+    KeptBuffers,
+    mean_buffers,
+    not_finite,
+    persistent,
+    put_buffers,
+)
 from localsgd.averaging.derived import renew, renew_attributes
 from localsgd.averaging.level import Spare, leave_out, made_up
+from localsgd.averaging.placement import Placement
 from localsgd.optimizer.sharded import Agreement
 from localsgd.reduce import ExactMean
 from localsgd.rows.model_rows import Row
@@ -22,6 +29,20 @@ def average_buffers(model: nn.Module, world: Collective) -> None:
     """Sets the buffers of all workers to those of the averaged model."""
     if world.members > 1:
         put_buffers(model, mean_buffers([model], world))
+        renew(model)
+
+
+def mend_buffers(model: nn.Module, placement: Placement, whole: bool) -> None:
+    """Buffers of a worker that are not finite become the mean of the others'.
+
+    Args:
+        whole: whether all workers call this; otherwise those of a block of the innermost level do.
+    """
+    found = mean_buffers(
+        [model], placement.world if whole else placement.hosted_levels[0].collective
+    )
+    if not_finite(persistent(model)) > not_finite(found):
+        put_buffers(model, found)
         renew(model)
 
 
@@ -77,5 +98,5 @@ def _average(row: Row, world: Collective, says: Callable[[], None], seen: bool) 
     if not seen:
         leave_out(values, Spare([spare], says))
     mean = ExactMean().reduce(values, None, world).wait()
-    share = made_up(mean, spare, world.members, None)
+    share = made_up(mean, spare, world.members)
     return share is not None and share.device.type == "cpu"

@@ -44,7 +44,8 @@ class GradientAveraging:
         flags: numbers that this worker sends to all others with its gradients, if any.
         named: a context in which the loss of a rank becomes `PeerLost`.
         says: called before gradients of this worker that are not finite are averaged.
-        leave_out: called where averaged ones are not; says whether the step is left out, or raises.
+        leave_out: called where averaged ones are not, with whether those of all workers were; says
+            whether the step is left out, or raises.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class GradientAveraging:
         flags: Callable[[], Sequence[float]] | None = None,
         named: Callable[[], AbstractContextManager[None]] = nullcontext,
         says: Callable[[], None] = lambda: None,
-        leave_out: Callable[[], bool] = lambda: True,
+        leave_out: Callable[[bool], bool] = lambda whole: True,
     ) -> None:
         self._placement = placement
         self._settings = settings
@@ -163,7 +164,8 @@ class GradientAveraging:
         averaged_before = self.averaged
         marks = self.average(mark=skip)
         if found is None:
-            return self.not_finite(marks) and self._leave_out()
+            whole = self.lockstep == self._settings.levels
+            return self.not_finite(marks) and self._leave_out(whole)
         if skip:
             return True
         if averaged_before:

@@ -20,14 +20,13 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from localsgd.averaging.buffers import KeptBuffers, put_buffers
+from localsgd.averaging.buffers import KeptBuffers, not_finite, persistent, put_buffers
 from localsgd.averaging.derived import renew, renew_attributes
 from localsgd.averaging.level import Level
 from localsgd.averaging.placement import HostedLevel, Placement
@@ -87,9 +86,9 @@ class ManagedLevels(ModelLevels):
         self.buffers: dict[str, Tensor] = {}
         self._entry = ledger.levels[-1]
         self._reports: Reports | None = None
-        left_out = partial(clear_not_finite, inner)
+        self._inner = inner
         alone = Agreement(placement, rows)
-        super().__init__(rows, placement, alone, settings, ledger, left_out=left_out, over=copies)
+        super().__init__(rows, placement, alone, settings, ledger, over=copies)
         world = Metered(membership.collective, self._entry)
         self._exchange = Exchange(rows, copies, tuple(self.levels), module, membership, world)
 
@@ -210,8 +209,8 @@ class ManagedLevels(ModelLevels):
         if self._reports is not None and result.told is not None:
             self._reports.take(result.told)
         if not meeting.own.finite:
-            self._left_out()
-        if not result.means:
+            clear_not_finite(self._inner)
+        if not result.means or not_finite(persistent(self._module)) > not_finite(self.buffers):
             self.show_buffers()
 
     @contextmanager

@@ -46,7 +46,7 @@ class ModelLevels(Stacks[AnyLevel]):
         ledger: counts the traffic.
         says: called before this worker is left out of a mean, as its weights are not finite.
         refuse: raises where a worker can't be left out of a fragment.
-        left_out: called after a mean that is without some workers.
+        left_out: called after a mean that is without some workers, with whether it was of all.
         over: what the levels average in place of the rows, where they must not touch these.
     """
 
@@ -59,7 +59,7 @@ class ModelLevels(Stacks[AnyLevel]):
         ledger: Ledger,
         says: Callable[[], None] = lambda: None,
         refuse: Callable[[], None] = lambda: None,
-        left_out: Callable[[], None] = lambda: None,
+        left_out: Callable[[bool], None] = lambda whole: None,
         over: Sequence[Tensor] | None = None,
     ) -> None:
         self._rows = rows
@@ -127,13 +127,14 @@ class ModelLevels(Stacks[AnyLevel]):
 
     def _look_for_left_out(self) -> None:
         """Whether the means since the last time are without some workers. Asks no GPU."""
-        found = False
+        found: list[Level | Fragmented] = []
         for part in self._parts():
-            for level in part.levels if isinstance(part, Fragmented) else [part]:
+            for level in part.settled if isinstance(part, Fragmented) else [part]:
                 share, level.left_out = level.left_out, None
-                found |= share is not None and share.device.type == "cpu"
+                if share is not None and share.device.type == "cpu":
+                    found.append(part)
         if found:
-            self._left_out()
+            self._left_out(any(levels[-1] in found for levels in self._stacks))
 
     @property
     def keeps_anchors(self) -> bool:

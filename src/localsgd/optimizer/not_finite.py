@@ -1,6 +1,8 @@
 """What becomes of weights and gradients that are not finite.
 
-A worker whose weights are not finite is left out of their mean (see `averaging/level.py`).
+A worker whose weights are not finite is left out of their mean (see `averaging/level.py`). Its
+buffers are seldom better, and become the mean of the others': all who took part know that it was
+left out, so they can average buffers then, and at no other sync.
 Gradients are averaged with those of all others, in memory of a user's or of DDP's, so what can be
 left out is the step: it is taken on no worker that has averaged with this one. Each looks at its
 own gradients before they are averaged, and says so in the store if they are not finite. A GPU is
@@ -10,6 +12,8 @@ not asked, as that would wait for it in every step.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,15 +25,31 @@ from localsgd.reduce.compressor import scale_dtype
 from localsgd.rows.shards import local
 from localsgd.wire.presence import named
 
+Mend: TypeAlias = Callable[[bool], None]
+"""Mends buffers of workers that were left out. It is told whether all workers call it."""
 
-def go_on_from_mean(together: Together, inner: Optimizer, goes_on: bool) -> None:
+
+def _nothing(whole: bool) -> None:
+    """Buffers stay as they are."""
+
+
+def go_on_from_mean(
+    together: Together,
+    inner: Optimizer,
+    goes_on: bool,
+    mend: Mend = _nothing,
+    whole: bool = True,
+) -> None:
     """Some workers were left out of the mean that all hold now. All say so.
 
     Args:
         goes_on: whether this is no error.
+        mend: averages buffers, where they should be mended.
+        whole: whether the mean was of all workers.
     """
     if together.tell_of_not_finite(goes_on):
         clear_not_finite(inner)
+    mend(whole)
 
 
 @torch.no_grad()
@@ -50,12 +70,16 @@ def seen_not_finite(values: Tensor) -> bool:
     return not bool(total.isfinite()) and not bool(values.isfinite().all())
 
 
-def leave_out_step(together: Together, goes_on: bool) -> bool:
+def leave_out_step(
+    together: Together, goes_on: bool, mend: Mend = _nothing, whole: bool = True
+) -> bool:
     """Says whose gradients were not finite.
 
     Args:
         together: where they have said so.
         goes_on: whether such a step is left out, and is no error.
+        mend: averages buffers, where they should be mended.
+        whole: whether gradients of all workers were averaged.
 
     Returns:
         True: the step must not be taken.
@@ -81,4 +105,5 @@ def leave_out_step(together: Together, goes_on: bool) -> bool:
         )
     if presence.rank == min(ranks, default=0) and 0 in presence.peers:
         warnings.warn(f"{said}, and that step is left out", stacklevel=2)
+    mend(whole)
     return True

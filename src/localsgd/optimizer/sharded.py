@@ -228,14 +228,14 @@ class Agreement:
 
     @torch.no_grad()
     def spread_not_finite(self) -> bool:
-        """Where the weights of some rank are not finite, the rows of the whole worker become NaN,
-        so that all its shards are left out of the mean.
+        """Where some weights of a worker are not finite, all its rows become NaN, on all its ranks,
+        so that it is left out of the mean as a whole.
 
         Returns:
-            Whether all weights of the worker are known to be finite. A worker of one rank has not
-            looked.
+            Whether all weights of the worker are known to be finite. A single row, of a worker of
+            one rank, has not been looked at: its level does that.
         """
-        if self._worker is None:
+        if self._worker is None and len(self._rows) == 1:
             return False
         sums = [row.values.sum(dtype=scale_dtype(row.values.dtype)) for row in self._rows]
         found = self.any(~torch.stack([one.isfinite().to(sums[0].device) for one in sums]).all())

@@ -9,7 +9,8 @@ are sent in one of two ways:
   is the paper's average; (M - 1) c bytes received.
 - `two-phase`: member j owns the j-th of M chunks, decodes all its payloads, takes their mean and
   compresses it again, with a second memory, before all gather the chunks (Tang et al. 2019,
-  DoubleSqueeze); 2 c (M - 1)/M bytes received.
+  DoubleSqueeze); 2 c (M - 1)/M bytes received, and a byte from each other member that says
+  whether its own update is finite.
 
 What is sent and what is kept add up to the updates: M · result + sum_k e_k, plus M times the
 owners' memories, grows by sum_k u_k at every sync. Unequal weights first scale the updates to
@@ -22,7 +23,7 @@ s scalars of a chunk.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -35,6 +36,7 @@ from localsgd.reduce.compressor import (
     Codec,
     Compressor,
     check_dtype,
+    faulty,
     first_fault,
     keeps,
     read,
@@ -155,7 +157,11 @@ class CompressedMean(Reducer):
         def finish() -> Tensor:
             received = pending.wait()  # [g, M, c]
             self._spare["error"] = sent
-            self._check(received, chunks * collective.members, sent, chunks, collective)
+            tensor = _fault(received, chunks * collective.members)
+            if tensor is not None:
+                [whole] = chunks
+                flags = [[whole.codec.fault(own) is not None for own in of] for of in received]
+                raise refusal(tensor, torch.tensor(flags))
             means = update[:, 0]
             for mean, payloads in zip(means, received, strict=True):
                 chunks[0].read(payloads, mean)
@@ -175,13 +181,19 @@ class CompressedMean(Reducer):
             for chunk, total, of_chunk in zip(own, sums, payloads, strict=True):
                 chunk.read(of_chunk, total)
         means /= collective.members
-        again = self._sent("owner_error", means, [[chunk] for chunk in own], size)  # [g, m, 1, c]
+        # The last byte tells all others whether this member's own update is finite.
+        again = self._sent("owner_error", means, [[chunk] for chunk in own], size + 1)
+        for payloads, by_member in zip(sent, again, strict=True):
+            for of_member, into in zip(payloads, by_member, strict=True):
+                into[0, -1] = faulty(_owned(of_member, chunks), into)
         pending = collective.gather(again[:, :, 0])
 
         def finish() -> Tensor:
-            payloads = pending.wait()  # [g, M, c]
+            payloads = pending.wait()  # [g, M, c + 1]
             self._spare |= {"error": sent, "owner_error": again}
-            self._check(payloads, chunks, sent, chunks, collective)
+            tensor = _fault(payloads, chunks)
+            if tensor is not None:
+                raise refusal(tensor, payloads[..., -1])
             result = update[:, 0]
             for row, of_row in zip(result, payloads, strict=True):
                 for chunk, payload in zip(chunks, of_row.unsqueeze(1), strict=True):
@@ -246,27 +258,6 @@ class CompressedMean(Reducer):
         seed = self.compressor.seed
         return None if seed is None else generator_for(seed, purpose, self._syncs, place)
 
-    def _check(
-        self,
-        received: Tensor,
-        chunks: Sequence[Chunk],
-        sent: Tensor,
-        own: Sequence[Chunk],
-        collective: Collective,
-    ) -> None:
-        """Raises if payloads have NaN or infinity.
-
-        All processes have received the same payloads, so all raise, and none waits for another.
-        """
-        tensor = first_fault(
-            chunk.own(payload)
-            for payloads in received
-            for chunk, payload in zip(chunks, payloads, strict=True)
-        )
-        if tensor is not None:
-            flags = [[_fault(payloads, own) is not None for payloads in group] for group in sent]
-            raise refusal(tensor, torch.tensor(flags, device=sent.device), collective)
-
     def bound(self, layout: Layout) -> CompressedMean:
         """A new copy that knows `layout`, unless it was made with one."""
         return self._with(self._fragments or Extents.of(layout))
@@ -322,6 +313,14 @@ def _size(chunks: Sequence[Chunk]) -> int:
     return max(chunk.codec.size for chunk in chunks)
 
 
-def _fault(payloads: Tensor, chunks: Sequence[Chunk]) -> str | None:
-    """The name of the first tensor in `payloads [P, c]` of P chunks that is not finite."""
-    return first_fault(chunk.own(payload) for chunk, payload in zip(chunks, payloads, strict=True))
+def _owned(payloads: Tensor, chunks: Sequence[Chunk]) -> Iterator[tuple[Codec, Tensor]]:
+    """The codecs of `payloads [P, >= c]` of P chunks, and the payloads cut to their lengths."""
+    return (chunk.own(payload) for chunk, payload in zip(chunks, payloads, strict=True))
+
+
+def _fault(received: Tensor, chunks: Sequence[Chunk]) -> str | None:
+    """The name of the first tensor in payloads `[g, P, >= c]` of P chunks that is not finite.
+
+    All processes have received the same payloads, so all find it, and none waits for another.
+    """
+    return first_fault(owned for payloads in received for owned in _owned(payloads, chunks))

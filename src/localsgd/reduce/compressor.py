@@ -104,6 +104,20 @@ def first_fault(payloads: Iterable[tuple[Codec, Tensor]]) -> str | None:
     return next(filter(None, (codec.fault(payload) for codec, payload in found)), None)
 
 
+def faulty(payloads: Iterable[tuple[Codec, Tensor]], like: Tensor) -> Tensor:
+    """Whether any of these payloads may have NaN or infinity: a scalar on the device of `like`.
+
+    The device is not waited for, where codecs doubt.
+    """
+    found = [
+        codec.doubts(payload)
+        if doubts(codec)
+        else torch.tensor(codec.fault(payload) is not None, device=like.device)
+        for codec, payload in payloads
+    ]
+    return torch.stack(found).any()
+
+
 @cache
 def _has(kind: type[object], protocol: type[object]) -> bool:
     """Asked once of each class: looking a protocol's names up takes as long as reading signs."""

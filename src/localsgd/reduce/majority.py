@@ -57,8 +57,8 @@ class MajorityVote(Reducer):
             received = pending.wait()  # [g, M, c]
             tensor = first_fault((codec, payload) for payload in received.flatten(0, 1))
             if tensor is not None:
-                flags = [[codec.fault(p) is not None for p in group] for group in sent]
-                raise refusal(tensor, torch.tensor(flags, device=sent.device), collective)
+                flags = [[codec.fault(p) is not None for p in group] for group in received]
+                raise refusal(tensor, torch.tensor(flags))
             for result, payloads in zip(update[:, 0].zero_(), received, strict=True):
                 _vote(codec, payloads, result)
             return update[:, 0]

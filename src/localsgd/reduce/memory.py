@@ -36,18 +36,20 @@ def places_of(update: Tensor, collective: Collective) -> Tensor:
     return collective.exchange(sent).wait()[:, :, 0, 0].clone()
 
 
-def refusal(tensor: str, culprits: Tensor, collective: Collective) -> NotFinite:
-    """The error for an update with NaN or infinity. All processes must call this together.
+def refusal(tensor: str, culprits: Tensor) -> NotFinite:
+    """The error for an update with NaN or infinity.
+
+    It must be made of what all processes have received. To ask them here would be a collective in a
+    wait, and one process may wait alone, to save its state.
 
     Args:
         tensor: the name of the tensor with the value.
-        culprits: bools `[g, m]`, the hosted members whose own update is not finite.
+        culprits: flags `[g, M]` of the members whose own update is not finite.
     """
-    flags = culprits.to(torch.uint8).unsqueeze(-1)
-    found = collective.gather(flags.contiguous()).wait()[..., 0].any(0).nonzero().flatten().tolist()
+    found = culprits.any(0).nonzero().flatten().tolist()
     who = f"member {', '.join(map(str, found))}" if found else "the mean"
     return NotFinite(
-        f"the update of {who} of {collective.members} is not finite in {tensor}; "
+        f"the update of {who} of {culprits.shape[1]} is not finite in {tensor}; "
         "continue from the last checkpoint with a lower learning rate or clipped gradients"
     )
 

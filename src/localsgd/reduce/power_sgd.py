@@ -185,8 +185,9 @@ class PowerSgd(Reducer):
         found = self._mean.reduce(flat, None, collective).wait()
         place = first_not_finite(found.sum(0))
         if place is not None:
-            culprits = torch.isfinite(update).all(-1).logical_not()
-            raise refusal(self._name_at(place), culprits, collective)
+            own = torch.isfinite(update).all(-1, keepdim=True).logical_not().to(torch.uint8)
+            culprits = collective.gather(own).wait()[..., 0]
+            raise refusal(self._name_at(place), culprits)
         return found
 
     def _projected(self, update: Tensor, left: list[Tensor]) -> list[Tensor]:

@@ -20,6 +20,7 @@ import json
 import time
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ TOLD_SECONDS = 10.0
 """Shortest time between two reports of a rank's step."""
 PATIENCE_SECONDS = 60.0
 """Time after which a waiting rank warns for whom it waits."""
+MARKS = 64
+"""Marks of a rank that stay in the store: more than the syncs by which others may be behind."""
 GRACE_SECONDS = 2.0
 """Time within which all ranks that notice a loss have reported it."""
 
@@ -121,6 +124,7 @@ class Presence:
         self._told_at = 0.0
         self._numbered = 0
         self._marks: dict[int, str] = {}  # that have been read last
+        self._marked: deque[str] = deque()  # places of own marks, the last ones
 
     @staticmethod
     def of_processes(limit: timedelta) -> Presence | None:
@@ -279,8 +283,13 @@ class Presence:
 
     def mark(self) -> None:
         """Marks this rank in the current event."""
-        self._own.set(f"marked/{self.event}/{self.rank}", "")
+        place = f"marked/{self.event}/{self.rank}"
+        self._own.set(place, "")
         self._own.set(f"marked/{self.rank}", str(self.event))
+        if place not in self._marked:
+            self._marked.append(place)
+        if len(self._marked) > MARKS:
+            self._own.delete_key(self._marked.popleft())
 
     def marked(self) -> list[int]:
         """The peers that are set apart in what has just been done; those that have last been set
