@@ -42,7 +42,7 @@ NOT_CONVERGED = (
     "are dropped."
 )
 MAIN = (
-    "It can be shown there, and is not run yet: M1 trains the paper's ResNet-20 by its procedure "
+    "It can be shown there, and is under way: M1 trains the paper's ResNet-20 by its procedure "
     "on 10,000 images of CIFAR-10, ten seeds, at a rate of A2 that is tuned on a seed that does "
     "not count. Ten seeds find an effect of one deviation in four of five cases, as the claim is "
     "alone in its family."
@@ -184,7 +184,7 @@ FAMILIES: dict[str, Family] = {
                 "differs it does so by 2 % at most, less than is of interest, and explains no gap."
             ),
             "medium": (
-                "It can be shown there, and is not run yet: M4 of `studies/headline.py` measures "
+                "It can be shown there, and is under way: M4 of `studies/headline.py` measures "
                 "M1's models of post-local SGD (H = 16) and of the large batch, five seeds."
             ),
             "paper": SHORT,
