@@ -30,17 +30,32 @@ def learning_curves(
     against: Callable[[Arm, np.ndarray], np.ndarray] | None = None,
     x_label: str = "epoch",
     test: str = AXES[TEST],
+    names: Sequence[str] = (),
+    end_from: float | None = None,
 ) -> Picture:
-    """Training loss and test metric of some arms, over epochs or what `against` makes of them."""
+    """Training loss and test metric of some arms, over epochs or what `against` makes of them.
+
+    Args:
+        name, title: of the picture.
+        records, arms: what is drawn.
+        against: what stands in the place of an arm's epochs.
+        x_label, test: of the axes.
+        names: of the arms, if not their own.
+        end_from: the epoch from which a third panel shows the test metric once more, where the
+            arms are too close to be told apart in the second.
+    """
 
     def draw() -> Figure:
-        figure, both = panels(2)
-        for axes, column in zip(both, (TRAIN, TEST), strict=True):
+        starts = [(TRAIN, 0.0), (TEST, 0.0)]
+        starts += [] if end_from is None else [(TEST, end_from)]
+        figure, every = panels(len(starts))
+        for axes, (column, start) in zip(every, starts, strict=True):
             for index, one in enumerate(arms):
-                _curve(axes, records, one, column, index, against)
+                label = names[index] if names else one.name
+                _curve(axes, records, one, column, index, against, label, start)
             axes.set(xlabel=x_label, ylabel=test if column == TEST else AXES[TRAIN])
-        both[0].set_yscale("log")
-        legend(both[1])
+        every[0].set_yscale("log")
+        legend(every[1])
         return figure
 
     return Picture(name, title, draw, jobs_of(arms))
@@ -53,17 +68,20 @@ def _curve(
     column: int,
     index: int,
     against: Callable[[Arm, np.ndarray], np.ndarray] | None,
+    label: str,
+    start: float,
 ) -> None:
     curves = [record["curve"] for record in found(records, one).values()]
     if not curves:
         return
-    lines = np.array([[row[0], row[column]] for row in curves[0]], dtype=float)
-    heights = np.array([[row[column] for row in curve] for curve in curves], dtype=float)
+    rows = [[row for row in curve if row[0] >= start] for curve in curves]
+    epochs = np.array([row[0] for row in rows[0]], dtype=float)
+    heights = np.array([[row[column] for row in curve] for curve in rows], dtype=float)
     if column == TEST and "test_accuracy" in next(iter(found(records, one).values())):
         heights *= 100
-    x = lines[:, 0] if against is None else against(one, lines[:, 0])
+    x = epochs if against is None else against(one, epochs)
     colour, dash = COLOURS[index % len(COLOURS)], DASHES[index // len(COLOURS) % len(DASHES)]
-    axes.plot(x, heights.mean(axis=0), color=colour, ls=dash, lw=1.2, label=one.name)
+    axes.plot(x, heights.mean(axis=0), color=colour, ls=dash, lw=1.2, label=label)
     axes.fill_between(x, heights.min(axis=0), heights.max(axis=0), color=colour, alpha=0.15, lw=0)
 
 

@@ -84,6 +84,8 @@ SETTINGS: Mapping[str, dict[str, Any]] = {
     "8 x 2 workers": {**BLOCKS, "topology": "8x2"},
     "2 x 8 workers": {**BLOCKS, "topology": "2x8"},
 }
+AFTER_THE_DECAY = 45.0
+"""The epoch of M1's first evaluation after the first decay of the rate."""
 MAIN = (16,)
 """H of the main claim."""
 EFFECTIVE = 8
@@ -276,12 +278,19 @@ def page(records: Records) -> Page:
         )
         for part, (name, found) in zip(PARTS, by.items(), strict=True)
     ]
-    shown = ("A1", "A2", "A5, H = 16", "A5, H = 32")
+    shown = {
+        "A1": "one worker (A1)",
+        "A2": "large batch (A2)",
+        "A5, H = 16": "post-local SGD, H = 16 (A5)",
+        "A5, H = 32": "post-local SGD, H = 32 (A5)",
+    }
     main = learning_curves(
         "headline",
         "Small batch, large batch and post-local SGD on CIFAR-10 (10,000 images)",
         records,
         [m1[name] for name in shown],
+        names=[*shown.values()],
+        end_from=AFTER_THE_DECAY,
     )
     return Page(
         tables=[

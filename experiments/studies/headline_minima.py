@@ -177,22 +177,24 @@ def _claims(found: Flat) -> list[Claim]:
 
 
 def _draw(records: flat.Records) -> Figure:
-    """λ max through phase 2; beside it the line, solid for training and dashed for test loss."""
-    figure, (left, right) = panels(2)
+    """λ max through phase 2; beside it the line between the two, by training and by test loss."""
+    figure, (left, *others) = panels(3)
     if not records:  # all models have diverged
         return figure
-    for arm, colour in zip(NAMES, COLOURS, strict=False):
+    for arm, colour in {"A2": COLOURS[1], "A5": COLOURS[2]}.items():  # as in the learning curves
         band(left, arm, *history(records, arm), colour)
-    left.set(xlabel="epoch", ylabel="λ max, training samples", yscale="log")
+    left.set(xlabel="epoch", ylabel="λ max, training samples")
+    legend(left)
     rows = line(records)
-    for data, style in (("train", "-"), ("test", "--")):
+    for axes, (data, name) in zip(
+        others, {"train": "training", "test": "test"}.items(), strict=True
+    ):
         losses = np.array([row["data"][data]["loss"] for row in rows], dtype=float)
-        band(right, data, np.array(rows[0]["positions"]), losses, COLOURS[2], style)
-    for end in (0, 1):
-        right.axvline(end, color="grey", linewidth=0.6)
-    right.set(xlabel="0: A5, 1: A2", ylabel="loss", yscale="log")
-    for axes in (left, right):
-        legend(axes)
+        band(axes, data, np.array(rows[0]["positions"]), losses, COLOURS[0])
+        for end in (0, 1):
+            axes.axvline(end, color="grey", linewidth=0.6)
+        axes.set_xticks([0, 1], NAMES)
+        axes.set(xlabel="on the line through both", ylabel=f"{name} loss")
     return figure
 
 

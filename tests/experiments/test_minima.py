@@ -275,9 +275,8 @@ def test_the_page_by_what_is_there(measured: tuple[Path, Record]) -> None:
         assert [row[-1] for row in table.rows] == [seeds, seeds]
         assert (None in table.rows[0]) == (seeds == 0)
         if seeds:
-            left, right = page.pictures[0].draw().axes
-            assert len(left.lines) == 2
-            assert len(right.lines) == 4
+            left, *others = page.pictures[0].draw().axes
+            assert [len(axes.lines) for axes in (left, *others)] == [2, 3, 3]
     judged = headline_minima.page(Tuned({**trained, **diverged}), by).claims
     assert all("4 of 5 seeds have a result" in one.evidence for one in judged)
     assert "x 0.5198" in end.evidence
