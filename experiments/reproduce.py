@@ -89,7 +89,7 @@ def _carry_out(request: Request, wanted: Sequence[Study], console: Console) -> i
     scale = scale_of(request.scale, request.seeds, tunes=request.tune)
     wanted = _designed(wanted, scale, named=bool(request.names))
     for study in wanted:
-        if scale.name in study.designed and request.names and request.seeds is not None:
+        if scale.name in study.designed and request.seeds is not None:
             raise UserError(
                 f"{entry(study.label).both} has its numbers of seeds in its design; leave --seeds "
                 "out"

@@ -21,6 +21,7 @@ from localsgd.averaging.level import Spare, average_and_share, final_sync
 from localsgd.averaging.placement import placement_of
 from localsgd.averaging.topology import Topology
 from localsgd.reduce import CompressedMean, OrderedMean, Sign
+from localsgd.rows.layout import Layout
 from tests.distributed.harness import run
 from tests.optimizer.reference import assert_bits, loss_of, net, values
 
@@ -240,6 +241,22 @@ def test_all_fragments_begin_a_round_where_all_members_are_equal(delay: Delay, h
         made.catch_up()
     made.begin_round(0.01)
     assert [part.state()["learning_rate"] for part in made.levels] == [0.01, 0.01]
+
+
+def test_what_leaves_nobody_out_keeps_a_member_that_is_finite_there() -> None:
+    """The first fragment is of one tensor, and has no scalar to spare."""
+    layout = Layout.of([("a", torch.zeros(64)), ("b", torch.zeros(10))], multiple=16)
+    rows = layout.rows(2, "cpu")
+    rows[0, :74], rows[1, :74] = 1.0, 3.0
+    rows[1, 70] = torch.nan
+    said: list[str] = []
+    spare = Spare(layout.gaps, lambda: said.append("left out"), lambda: said.append("refused"))
+    placement = placement_of(Topology.parse("2"))
+    [level] = build_levels(placement, rows, delay=Delay(2), spare=spare)
+    final_sync([level])
+    assert said == ["left out"]
+    assert torch.equal(rows[:, :32], torch.full((2, 32), 2.0))
+    assert torch.equal(rows[:, 64:74], torch.ones(2, 10))
 
 
 def test_a_last_sync_that_is_refused_leaves_the_compressor() -> None:

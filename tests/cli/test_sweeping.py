@@ -151,7 +151,7 @@ def test_a_forecast_alone_trains_nothing(command: Command, tmp_path: Path) -> No
         (("--vary", "lr_warmup=0,3", "--lr-scaling", "none"), "lr_warmup has no effect with"),
         (
             ("--vary", "method/lr=local/None,diloco/None", "--baseline", "lr=None"),
-            "--baseline lr=None stands for 0.05 and 0.001; vary the value itself",
+            "--baseline lr=None stands for several values of a setting; vary the values themselves",
         ),
         (("--vary", "task=digits,wikitext-2"), "accuracy and by perplexity can't be compared"),
     ],
@@ -177,6 +177,15 @@ def test_a_baseline_has_the_value_that_its_runs_are_completed_to(
     shown = command("show", out)
     assert (shown.status, shown.err) == (0, "")
     assert "baseline" in shown.out
+
+
+def test_a_first_value_that_stands_for_several_is_no_baseline(
+    command: Command, tmp_path: Path
+) -> None:
+    """The whole first configuration is, if none is asked for."""
+    varied = ("--vary", "lr=None,0.02", "method=local,diloco", "--seeds", "0")
+    ended = command("sweep", *TINY, "--out", tmp_path / "none", *varied, "--forecast")
+    assert (ended.status, ended.err) == (0, "")
 
 
 def test_another_sweep_is_refused(command: Command, swept: tuple[Path, str]) -> None:

@@ -130,7 +130,7 @@ def test_the_time_of_a_trunk_counts_to_its_end(tmp_path: Path) -> None:
     execution = prepare(run, task, tmp_path / "run", Observer())
     trunk.start(execution, tmp_path, observer=Slow())
     assert execution.assembly.workers.step == 10
-    assert 0.5 < execution.seconds < 5
+    assert execution.seconds > 0.5
 
 
 def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

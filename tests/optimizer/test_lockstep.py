@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import localsgd
 from localsgd import LocalSGD, Progress
 from localsgd.errors import UserError
+from localsgd.optimizer.start import digest_of_state
 from tests.distributed.harness import run
 from tests.optimizer.reference import assert_bits, loss_of, nesterov, net, values
 
@@ -73,6 +74,19 @@ def test_unequal_inner_states_are_refused_where_models_would_part_for_good() -> 
     for said in run(2, refused_unless_models_are_averaged):
         assert said.startswith("rank 1 and rank 0 differ in states of the inner optimizer; ")
         assert said.endswith('load the same state on all ranks, or choose average="models"')
+
+
+def test_states_of_any_kind_are_compared_by_their_bits() -> None:
+    """L-BFGS has lists of tensors, of which a text would show the ends alone."""
+    model = nn.Linear(2000, 1, bias=False)
+    digests = set()
+    for value in (1.0, 5.0, 5.0):
+        inner = torch.optim.LBFGS(model.parameters())
+        direction = torch.ones(2000)
+        direction[1000] = value
+        inner.state[model.weight] = {"old_dirs": [direction], "n_iter": 1, "prev_loss": None}
+        digests.add(digest_of_state(inner))
+    assert len(digests) == 2
 
 
 class Judging:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 from collections.abc import Mapping
@@ -128,6 +129,18 @@ def one_of_two_owners() -> list[bool]:
         gc.collect()
         found.append(model.require_backward_grad_sync)
     return found
+
+
+def a_copy() -> tuple[bool, bool]:
+    model = DistributedDataParallel(net())
+    twin, other = copy.deepcopy((model, LocalSGD(nesterov(model), model, local_steps=2)))
+    del other
+    gc.collect()
+    return twin.require_backward_grad_sync, twin.broadcast_buffers
+
+
+def test_a_copied_ddp_is_as_the_first_was_before() -> None:
+    assert run(2, a_copy) == [(True, True)] * 2
 
 
 def test_a_ddp_is_quiet_until_the_last_of_its_owners_is_gone() -> None:

@@ -122,7 +122,7 @@ class Fragmented:
             )
         self._under_way: list[int] = []
         self._arrived: set[int] = set()
-        self._refused: dict[int, BaseException] = {}
+        self._refused: dict[int, Exception] = {}
         self.may_differ = False
 
     @property
@@ -161,13 +161,15 @@ class Fragmented:
 
         This last sync is not compressed: workers have trained beyond their anchors, and no later
         sync could make up for what compression loses. A member that is not finite in one fragment
-        is left out of all of them.
+        is left out of all that can leave one out.
         """
         while self._under_way:
             self._apply(self._under_way[0])
         self.syncs += 1
-        self.members.masked_fill_(~finite(self.members).unsqueeze(-1), torch.nan)
+        lost = ~finite(self.members).unsqueeze(-1)
         for (start, stop), level in zip(self._bounds, self.levels, strict=True):
+            if level.leaves_out:
+                self.members[..., start:stop].masked_fill_(lost, torch.nan)
             if self.delay.syncs:
                 self._travelling[..., start:stop] = self.members[..., start:stop]
             usual = level.reducer
@@ -191,7 +193,7 @@ class Fragmented:
         start, stop = self._bounds[index]
         try:
             self._arrive(index)
-        except BaseException:
+        except Exception:
             self._under_way.remove(index)
             self._refused.pop(index, None)
             raise
@@ -213,7 +215,7 @@ class Fragmented:
         if index not in self._arrived:
             try:
                 self.levels[index].finish_average()
-            except BaseException as error:
+            except Exception as error:
                 self._refused[index] = error
                 raise
             self._arrived.add(index)

@@ -213,6 +213,11 @@ class Level:
         elif mean.data_ptr() != self.anchor.data_ptr():
             self.anchor.copy_(mean)
 
+    @property
+    def leaves_out(self) -> bool:
+        """Whether a member that is not finite can be left out of a linear mean."""
+        return self._spare is not None and self._spare.place is not None
+
     def _check_finite(self, mean: Tensor, spare: Spare) -> None:
         """Refuses a mean that is not finite. The members are as before, or at the anchor."""
         own, self._own = self._own, None

@@ -45,6 +45,12 @@ def sweep(command: SweepCommand) -> int:
     command.hosting.check()
     runs, varied = swept(command), points(command.vary)
     baseline = completed(baseline_of(command, varied), varied, runs)
+    if baseline is None and command.baseline is not None:
+        raise UserError(
+            f"--baseline {command.baseline} stands for several values of a setting; vary the "
+            "values themselves"
+        )
+    baseline = baseline or whole(varied[0], varied, runs)
     names = list(varied[0].values)
     check_runs(command.out, runs)
     check_same(command.out, list(runs), names)
@@ -113,8 +119,10 @@ def baseline_of(command: SweepCommand, varied: Sequence[Point]) -> Point:
     return chosen
 
 
-def completed(baseline: Point, varied: Sequence[Point], runs: Mapping[str, Run]) -> Point:
+def completed(baseline: Point, varied: Sequence[Point], runs: Mapping[str, Run]) -> Point | None:
     """The baseline with the values that its runs have: some are written otherwise, such as None.
+
+    `None` if its runs have several: lr=None is another rate for another method.
 
     Args:
         baseline: as it was written.
@@ -127,13 +135,17 @@ def completed(baseline: Point, varied: Sequence[Point], runs: Mapping[str, Run])
     for name, value in baseline.values.items():
         found = list(dict.fromkeys(getattr(run, name) for run in mine))
         if len(found) > 1:
-            raise UserError(
-                f"--baseline {name}={words[name]} stands for {' and '.join(map(word_of, found))}; "
-                "vary the value itself"
-            )
+            return None
         if found[0] != value:
             words[name] = word_of(found[0])
     return point(words)
+
+
+def whole(choice: Point, varied: Sequence[Point], runs: Mapping[str, Run]) -> Point:
+    """A configuration as a baseline, with the values that its runs have."""
+    found = completed(choice, varied, runs)
+    assert found is not None, "one configuration has one value of each setting"
+    return found
 
 
 def named(text: str) -> Point:

@@ -27,7 +27,7 @@ class Swept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Args:
         runs: names of their folders, in the order of the table.
         varied: the settings in which configurations differ.
-        baseline: what differences are to, as it was written.
+        baseline: what differences are to, with the values that its runs are completed to.
     """
 
     runs: tuple[str, ...]

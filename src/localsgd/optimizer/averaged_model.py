@@ -69,7 +69,8 @@ def averaged(
     saved_buffers = KeptBuffers(model)
     reshard(model)
     try:
-        seen = rows_differ and agreement is not None and agreement.spread_not_finite()
+        several = world.members > 1
+        seen = rows_differ and agreement is not None and agreement.spread_not_finite(several)
         left_out = [_average(row, world, says, seen) for row in changing]
         for row in changing:
             row.empty()

@@ -171,14 +171,17 @@ def average_bucket(hooked: Hooked, bucket: dist.GradBucket) -> Future[Tensor]:
 
 
 class Quiet:
-    """The settings of a DDP before it was quietened, and who needs it quiet."""
+    """Who needs a DDP quiet. Its settings before lie in itself, so that copies of it have them."""
+
+    BEFORE = "_before_localsgd"
 
     def __init__(self, ddp: DistributedDataParallel) -> None:
         self.owners: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._before = (ddp.broadcast_buffers, ddp.require_backward_grad_sync)
+        before = (ddp.broadcast_buffers, ddp.require_backward_grad_sync)
+        vars(ddp).setdefault(self.BEFORE, before)
 
     def restore(self, ddp: DistributedDataParallel) -> None:
-        ddp.broadcast_buffers, ddp.require_backward_grad_sync = self._before
+        ddp.broadcast_buffers, ddp.require_backward_grad_sync = vars(ddp).pop(self.BEFORE)
         vars(ddp).pop("join_hook", None)
 
 

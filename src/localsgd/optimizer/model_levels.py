@@ -85,6 +85,8 @@ class ModelLevels(Stacks[AnyLevel]):
         super().__init__(
             stacks, any(o is not None and o.per_learning_rate for o in settings.outers)
         )
+        linear = (isinstance(part, Level) and part.reducer.linear for part in self._parts())
+        self._leave_out_whole = over is None and placement.world.members > 1 and all(linear)
 
     def average(self, depth: int, first: int, meanwhile: Callable[[], None]) -> None:
         def look() -> None:
@@ -112,7 +114,7 @@ class ModelLevels(Stacks[AnyLevel]):
         for row in self._rows:
             row.fill()
         if averages:
-            self._known.finite = self._agreement.spread_not_finite()
+            self._known.finite = self._agreement.spread_not_finite(self._leave_out_whole)
         try:
             yield
         finally:

@@ -1,8 +1,10 @@
 """What becomes of weights and gradients that are not finite.
 
 A worker whose weights are not finite is left out of their mean (see `averaging/level.py`). Its
-buffers are seldom better, and become the mean of the others': all who took part know that it was
-left out, so they can average buffers then, and at no other sync.
+buffers are seldom better, and become the mean of the others', at inner levels of those in its
+innermost block: all who took part know that it was left out, so they can average buffers then, and
+at no other sync.
+
 Gradients are averaged with those of all others, in memory of a user's or of DDP's, so what can be
 left out is the step: it is taken on no worker that has averaged with this one. Each looks at its
 own gradients before they are averaged, and says so in the store if they are not finite. A GPU is

@@ -126,11 +126,14 @@ class Found:
             optimizer.check_state_dict(state)
         self.tree["random"] = None
         dropped = "; gradients of micro-batches: dropped" if self.tree.pop(GRADIENTS, None) else ""
+        rest = "each worker's own"
+        if then != now:
+            rest = f"worker 0's; a step sees {now}/{then} times the samples"
         self.said = (
             f"{source.files.place} was saved by {plural(then, 'worker')} and is gone on from by "
             f"{now}, at step {self.tree['optimizers'][0]['local_sgd']['steps']}: all begin a new "
             f"round from the averaged model; {regrouped[0].said}{dropped}; all else is "
-            f"worker 0's; a step sees {now}/{then} times the samples"
+            f"{rest}"
         )
 
     def put(

@@ -227,15 +227,19 @@ class Agreement:
             )
 
     @torch.no_grad()
-    def spread_not_finite(self) -> bool:
+    def spread_not_finite(self, rows: bool) -> bool:
         """Where some weights of a worker are not finite, all its rows become NaN, on all its ranks,
         so that it is left out of the mean as a whole.
 
+        Args:
+            rows: whether rows of a worker of one rank are spread to as well: where a worker can be
+                left out of the means of all of them.
+
         Returns:
-            Whether all weights of the worker are known to be finite. A single row, of a worker of
-            one rank, has not been looked at: its level does that.
+            Whether all weights of the worker are known to be finite. Rows of a worker of one
+            rank that are not spread to have not been looked at: their levels do that.
         """
-        if self._worker is None and len(self._rows) == 1:
+        if self._worker is None and (len(self._rows) == 1 or not rows):
             return False
         sums = [row.values.sum(dtype=scale_dtype(row.values.dtype)) for row in self._rows]
         found = self.any(~torch.stack([one.isfinite().to(sums[0].device) for one in sums]).all())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import torch
@@ -160,11 +160,22 @@ def digest_of_state(inner: Optimizer) -> bytes:
     named: list[tuple[str, Tensor]] = []
     parameters = (p for group in inner.param_groups for p in group["params"])
     for index, parameter in enumerate(parameters):
-        for key, value in inner.state.get(parameter, {}).items():
-            is_tensor = isinstance(value, Tensor)
-            name = f"{index}/{key}" if is_tensor else f"{index}/{key}={described(value)}"
-            named.append((name, local(value) if is_tensor else torch.empty(0)))
+        named += _flattened(str(index), inner.state.get(parameter, {}))
     return digest_of_tensors(named)
+
+
+def _flattened(name: str, value: object) -> Iterator[tuple[str, Tensor]]:
+    """The tensors in a nest of values, by name; what is none stands in a name of its own."""
+    if isinstance(value, Tensor):
+        yield name, local(value)
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _flattened(f"{name}/{key}", part)
+    elif isinstance(value, list | tuple):
+        for index, part in enumerate(value):
+            yield from _flattened(f"{name}/{index}", part)
+    else:
+        yield f"{name}={described(value)}", torch.empty(0)
 
 
 def settings_of_optimizer(inner: Optimizer, without: Sequence[str] = ()) -> str:

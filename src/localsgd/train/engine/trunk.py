@@ -335,7 +335,7 @@ def _take(execution: Execution, kept: dict[str, Any]) -> None:
         level.syncs = count
     assembly.ledger.load(kept["ledger"])
     assembly.inner_states.syncs = kept["model_syncs"]
-    execution.seconds, execution.paused = kept["seconds"], dict(kept["paused"])
+    execution.seconds, execution.paused = kept["seconds"], dict(kept.get("paused", {}))
     if execution.leads:
         execution.watching.keep(kept["watched"])
         for row in kept["rows"]:
