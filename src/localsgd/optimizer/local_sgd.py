@@ -188,7 +188,8 @@ class LocalSGD(Resumable):
 
     def _step(self, closure: Callable[[], Any] | None) -> Any:
         self._guards.begin_step()
-        self._loop.open()  # A schedule that has failed after the last sync is asked again.
+        if self._loop.position.left[0] == 0:  # A schedule has failed after the last sync.
+            self._loop.open()
         if not self._compared:
             self._begin()
         if closure is None:
