@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 EARLIER = Path(__file__).parent / "results" / "landscape"
 KEPT = ("result", "largest eigenvalue", "eigenvalues", "curve", "interpolation", "effort")
 """Kinds of records that the paper's figures are made of."""
+UNITS = {
+    "ratio": "geometric mean of ratios",
+    "points": "points",
+    "loss": "rise beyond the first less rise beyond the second, loss",
+}
+"""What a claim's values are, in words."""
 WORDS = dict(zip(ARMS, ARMS, strict=True)) | {"H=1": "mini-batch (H=1)"}
 SETTING: Mapping[ScaleName, Setting] = {
     "smoke": replace(
@@ -141,7 +147,7 @@ class Flat:
             sentence,
             place,
             [claim.value(seed) for seed in self.seeds],
-            {"ratio": "geometric mean of ratios", "points": "points", "loss": "loss"}[claim.unit],
+            UNITS[claim.unit],
             self.jobs,
             family=claim.family,
             bounds=claim.bounds,

@@ -15,7 +15,7 @@ from experiments.registry import Entry, entries
 from experiments.scales import SCALES
 from experiments.store import RESULTS, Store
 from experiments.studies import studies
-from experiments.study import Study
+from experiments.study import Job, Study
 from localsgd.basics.units import duration, plural
 from localsgd.show.narrow import Fitting
 
@@ -52,7 +52,7 @@ def overview(folder: Path = RESULTS) -> Table:
 def _progress(study: Study, store: Store, cores: int) -> str:
     if store.scale.name not in study.scales:
         return "–"
-    jobs = distinct((study.whole or study.jobs)(store.scale))
+    jobs = _all(study, store)
     if not jobs:
         return "counted"
     done = sum(store.of(job) is not None for job in jobs)
@@ -65,10 +65,14 @@ def state(study: Study, stores: list[Store]) -> str:
     for store in reversed(stores):
         if store.scale.name not in study.scales:
             continue
-        jobs = (study.whole or study.jobs)(store.scale)
+        jobs = _all(study, store)
         if all(store.of(job) is not None for job in jobs):
             return f"done: {store.scale.name}" if jobs else "counted"
     return "ready"
+
+
+def _all(study: Study, store: Store) -> list[Job]:
+    return distinct(study.jobs(store.scale) if study.whole is None else study.whole(store))
 
 
 def cost(found: Entry) -> str:

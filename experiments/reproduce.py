@@ -99,7 +99,7 @@ def _carry_out(request: Request, wanted: Sequence[Study], console: Console) -> i
     mine = share(everything, request.shard)
     console.print(showing.forecast(mine, store, _processes(request, mine)))
     for study in wanted:
-        whole = _more_than_jobs(study, scale)
+        whole = _more_than_jobs(study, store)
         if whole:
             mine_of_all = engine.share_by_key(whole, request.shard)
             processes = _processes(request, mine_of_all)
@@ -122,12 +122,12 @@ def _carry_out(request: Request, wanted: Sequence[Study], console: Console) -> i
     return 1 if outcome.failed else 0
 
 
-def _more_than_jobs(study: Study, scale: Scale) -> list[Job]:
+def _more_than_jobs(study: Study, store: Store) -> list[Job]:
     """All work of a study whose jobs are only its first part; nothing if they are all of it."""
     if study.whole is None:
         return []
-    whole = engine.distinct(study.whole(scale))
-    return whole if len(whole) > len(engine.distinct(study.jobs(scale))) else []
+    whole = engine.distinct(study.whole(store))
+    return whole if len(whole) > len(engine.distinct(study.jobs(store.scale))) else []
 
 
 def _designed(wanted: Sequence[Study], scale: Scale, *, named: bool) -> list[Study]:

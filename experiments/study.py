@@ -197,7 +197,8 @@ class Study:
         later: more work that follows from what has been found, done or not; asked again whenever
             all of it is done.
         scales: at which it has a design.
-        whole: all work at a scale for a forecast, where `jobs` are only its first part.
+        whole: all work at a scale, as far as it is known by now, where `jobs` are only its first
+            part: for forecasts and for what is done of it.
         designed: the scales at which the number of its seeds is part of its design.
     """
 
@@ -206,5 +207,5 @@ class Study:
     page: Callable[[Records], Page]
     later: Callable[[Records], Sequence[Job]] = _nothing
     scales: tuple[ScaleName, ...] = ("smoke", "small", "paper")
-    whole: Callable[[Scale], Sequence[Job]] | None = None
+    whole: Callable[[Records], Sequence[Job]] | None = None
     designed: tuple[ScaleName, ...] = ()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, get_args
 
+from experiments import tuning
 from experiments.claims import corrected, counted_once
 from experiments.engine import distinct
 from experiments.registry import Entry, entries
@@ -30,7 +31,7 @@ class Section:
     Args:
         entry: what the paper has.
         page: what is read off the records; `None` if no study reproduces it at the scale.
-        jobs: all the work of it.
+        jobs: all the work of it that is known by now.
         done: how much of that has been carried out.
     """
 
@@ -51,7 +52,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Configuration:
-    """Runs that differ in their seed alone.
+    """Runs that differ in their seed alone; those that tune a rate stand apart.
 
     Args:
         anchor: its place in the page.
@@ -94,7 +95,7 @@ class Content:
         """The content from all records in a store."""
         pages = judged_pages(store)
         sections = [section(one, store, pages) for one in entries().values()]
-        jobs = distinct(job for one in sections for job in all_jobs(one))
+        jobs = distinct(job for one in sections for job in one.jobs)
         found = configurations(jobs, store)
         return Content(store.scale.name, store.scale.tunes, sections, found, store.origins)
 
@@ -167,16 +168,14 @@ def section(entry: Entry, store: Store, pages: Mapping[str, Page]) -> Section:
     """An entry with what its study says of the records."""
     if entry.label not in pages:
         return Section(entry, None)
-    study = studies()[entry.label]
-    jobs = distinct([*study.jobs(store.scale), *study.later(store)])
+    study, page = studies()[entry.label], pages[entry.label]
+    jobs = distinct([*study.jobs(store.scale), *study.later(store), *_behind(page)])
     done = sum(store.of(job) is not None for job in jobs)
-    return Section(entry, pages[entry.label], jobs, done)
+    return Section(entry, page, jobs, done)
 
 
-def all_jobs(section: Section) -> Iterable[Job]:
-    """Those of the study, and any others that its page refers to."""
-    yield from section.jobs
-    page = section.page or Page()
+def _behind(page: Page) -> Iterable[Job]:
+    """The work that a page refers to."""
     for table in page.tables:
         for row in table.jobs:
             yield from row
@@ -191,8 +190,7 @@ def configurations(jobs: Iterable[Job], records: Records) -> dict[str, Configura
         anchor = anchor_of(job)
         runs = dict(found[anchor].runs) if anchor in found else {}
         runs[_seed(job)] = records.of(job)
-        title = re.sub(r", seed \d+$", "", job.title)
-        found[anchor] = Configuration(anchor, title, _settings(job), runs)
+        found[anchor] = Configuration(anchor, _title(job), _settings(job), runs)
     return found
 
 
@@ -206,4 +204,11 @@ def _seed(job: Job) -> int:
 
 
 def _settings(job: Job) -> dict[str, Any]:
-    return {name: value for name, value in job.key.items() if name != "seed"}
+    """What runs of one configuration have in common; a run that tunes is one of its own."""
+    tunes = _seed(job) == tuning.SEED
+    return {name: value for name, value in job.key.items() if tunes or name != "seed"}
+
+
+def _title(job: Job) -> str:
+    title = re.sub(r", seed \d+$", "", job.title)
+    return f"{title}, to tune the rate" if _seed(job) == tuning.SEED else title

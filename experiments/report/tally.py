@@ -66,13 +66,10 @@ class Tally:
             for name in names
         ]
 
-    def reasons(self) -> list[tuple[str, list[str]]]:
-        """Reasons why a scale that has been run can or can't show a family's claims, by family."""
-        return [
-            (one.title, [f"{scale}: {one.why[scale]}" for scale in self.counts if scale in one.why])
-            for one in FAMILIES.values()
-            if any(scale in one.why for scale in self.counts)
-        ]
+
+def reasons(scale: str) -> list[tuple[str, str]]:
+    """Why a scale can or can't show a family's claims, by the family's title."""
+    return [(one.title, one.why[scale]) for one in FAMILIES.values() if scale in one.why]
 
 
 def _scales(content: Content, folder: Path) -> list[ScaleName]:

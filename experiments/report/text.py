@@ -16,7 +16,7 @@ from experiments.registry import Entry
 from experiments.report.content import PENDING, STATES, Configuration, Content, Section, anchor_of
 from experiments.report.images import Image
 from experiments.report.sparkline import sparkline
-from experiments.report.tally import Tally
+from experiments.report.tally import Tally, reasons
 from experiments.showing import cell_text
 from experiments.study import Cell, Claim, Job, Kind, Page, Picture, Record, Table
 from localsgd.basics.units import plural
@@ -24,10 +24,11 @@ from localsgd.basics.units import plural
 MEANING = (
     "Student's t over seeds decides, of differences paired by seed: once all planned runs are "
     "done, with 5 seeds or more, at 5 % after Holm's correction within a family of claims, and "
-    "unless a test by sign flips objects. A claim is reproduced where the mean lies in what is "
-    "claimed, not reproduced where it lies outside, and else not decidable at this scale. Evidence "
-    "about the same numbers is counted once. What is computed from the paper's own numbers, or "
-    "modelled on a clock fitted to them, is consistent at best, and counted apart."
+    "unless a test by sign flips objects (p above 5 %; of five seeds, above its least, 6.25 %). A "
+    "claim is reproduced where the mean lies in what is claimed, not reproduced where it lies "
+    "outside, and else not decidable at this scale. Evidence about the same numbers is counted "
+    "once. What is computed from the paper's own numbers, or modelled on a clock fitted to them, "
+    "is consistent at best, and counted apart."
 )
 KINDS: dict[Kind, str] = {
     "measured": "Trained and measured here",
@@ -68,13 +69,13 @@ class Text:
         parts = [*self._summary(made_by)]
         for kind, title in KINDS.items():
             parts += self._claims(kind, title)
-        for one in self.content.sections:
+        for one in self._sections:
             parts += self._section(one)
         parts += self._runs() if self.runs else ()
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def _summary(self, made_by: str) -> Iterator[str]:
-        yield "# The paper's tables and figures, reproduced"
+        yield f"# The paper's tables and figures, reproduced at the {self.content.scale} scale"
         yield (
             "“Don't Use Large Mini-Batches, Use Local SGD”, Lin, Stich, Patel and Jaggi, ICLR 2020"
         )
@@ -88,11 +89,16 @@ class Text:
         )
         yield MEANING
         yield "\n".join(f"- {name}: {escaped(value)}" for name, value in facts(self.content))
-        names = (one.entry.name for one in self.content.sections)
+        names = (one.entry.name for one in self._sections)
         yield " · ".join(f"[{name}](#{name})" for name in names)
-        yield "## Why a scale can or can't show it"
-        for title, reasons in self.tally.reasons():
-            yield f"**{escaped(title)}.** " + " ".join(map(escaped, reasons))
+        yield "## Why this scale can or can't show it"
+        for title, reason in reasons(self.content.scale):
+            yield f"**{escaped(title)}.** {escaped(reason)}"
+
+    @property
+    def _sections(self) -> Sequence[Section]:
+        """All labels; in `docs/` those that have a design at the scale."""
+        return [one for one in self.content.sections if self.runs or one.page is not None]
 
     def _counts(self, kind: Kind) -> str:
         counted = Counter(self.content.state(claim) for _, claim in self.content.of_kind(kind))
@@ -211,7 +217,7 @@ def facts(content: Content) -> list[tuple[str, str]]:
     tuned = "; learning rates of baselines tuned, where that is done" if content.tunes else ""
     return [
         ("scale", f"{content.scale}: {SCALES.get(content.scale, '')}{tuned}"),
-        ("labels", f"{len(content.sections)}, of which {studied} have a design at this scale"),
+        ("labels", f"{len(content.sections)}; with a design at this scale: {studied}"),
         ("runs", f"{done:,} of {all_:,} done"),
         *((name, "; ".join(values)) for name, values in content.origins.items()),
     ]

@@ -137,8 +137,9 @@ def jobs(scale: Scale) -> list[TrainJob]:
     return headline.jobs(scale) if scale.name == "medium" else jobs_of([*arms(scale).values()])
 
 
-def whole(scale: Scale) -> Sequence[Job]:
-    return headline.whole(scale) if scale.name == "medium" else jobs(scale)
+def whole(records: Records) -> Sequence[Job]:
+    scale = records.scale
+    return headline.whole(records) if scale.name == "medium" else jobs(scale)
 
 
 def later(records: Records) -> Sequence[Job]:

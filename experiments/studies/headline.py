@@ -45,7 +45,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from experiments import tuning
-from experiments.arms import Arm, Row, arm, claim, jobs_of, spread, table
+from experiments.arms import Arm, Row, arm, claim, jobs_of, spread, table, values
 from experiments.pictures import learning_curves
 from experiments.studies import headline_minima
 from experiments.study import Claim, Job, Page, Records, Scale, Table
@@ -253,16 +253,19 @@ def later(records: Records) -> list[Job]:
     return waiting
 
 
-def whole(scale: Scale) -> list[Job]:
-    """All the work, at the scaled rates: what a forecast of hours is made from."""
+def whole(records: Records) -> list[Job]:
+    """All the work as far as it is known: grids as they have grown, arms at the rates found so far.
+
+    Forecasts of hours are made from it, and what is done is counted in it.
+    """
     grids = [
-        tuning.point(to_tune(scale, name), factor)
+        tuning.point(one, factor)
         for name, grid in GRIDS.items()
-        for factor in grid
+        for one in [to_tune(records.scale, name)]
+        for factor in dict.fromkeys((*grid, *tuning.scores(records, one, grid)))
     ]
-    runs = jobs_of([one for part in PARTS for one in untuned(scale, part).values()])
-    minima = headline_minima.jobs(headline_minima.keeping(untuned(scale, M1)))
-    return [*grids, *runs, *minima]
+    runs = jobs_of([one for part in PARTS for one in arms(records, part).values()])
+    return [*grids, *runs, *headline_minima.jobs(arms(records, M1))]
 
 
 def page(records: Records) -> Page:
@@ -284,9 +287,10 @@ def page(records: Records) -> Page:
         "A5, H = 16": "post-local SGD, H = 16 (A5)",
         "A5, H = 32": "post-local SGD, H = 32 (A5)",
     }
+    drawn = [name for name in shown if values(records, m1[name], "test_accuracy")]
     main = learning_curves(
         "headline",
-        "Small batch, large batch and post-local SGD on CIFAR-10 (10,000 images)",
+        f"{M1.title}: {', '.join(shown[name] for name in drawn or shown)}",
         records,
         [m1[name] for name in shown],
         names=[*shown.values()],
@@ -422,7 +426,7 @@ def _better(records: Records, part: Part, one: Arm, large: Arm) -> Iterator[Clai
     yield claim(
         records,
         sentence.format("lower test loss"),
-        "section 4.2",
+        "not in the paper, our second outcome",
         one,
         large,
         family="post-local loss",

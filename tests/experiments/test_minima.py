@@ -216,13 +216,13 @@ def test_a_measurement_that_cannot_be_made_holds_no_run_up() -> None:
 
 
 def test_the_forecast_has_it_and_the_keys_of_the_runs_are_as_they_were(tmp_path: Path) -> None:
-    whole = headline.whole(MEDIUM)
+    store = Store(MEDIUM, tmp_path)
+    whole = headline.whole(store)
     runs = [job for job in whole if isinstance(job, TrainJob)]
     rest = [job for job in whole if not isinstance(job, TrainJob)]
     assert [job.first.run.seed for job in rest if isinstance(job, Minima)] == [*range(SEEDS)]
     digest = hashlib.sha256("\n".join(canonical(job.key) for job in runs).encode()).hexdigest()
     assert (len(runs), digest[:16]) == (179, "15a62879dc37c476")
-    store = Store(MEDIUM, tmp_path)
     both, alone = (seconds(jobs, store) for jobs in (whole, runs))
     assert both is not None
     assert alone is not None

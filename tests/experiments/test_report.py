@@ -11,17 +11,25 @@ from pathlib import Path
 
 import pytest
 
+from experiments import tuning
 from experiments.engine import Place
 from experiments.families import FAMILIES
 from experiments.markdown import escaped, table
 from experiments.registry import entries, entry
 from experiments.report import page
-from experiments.report.content import PENDING, Content, anchor_of, judged_pages
-from experiments.report.tally import Tally
+from experiments.report.content import (
+    PENDING,
+    Content,
+    anchor_of,
+    configurations,
+    judged_pages,
+    section,
+)
+from experiments.report.tally import Tally, reasons
 from experiments.report.text import Text
 from experiments.scales import SCALES
 from experiments.store import Store
-from experiments.studies import studies
+from experiments.studies import headline, studies
 from experiments.study import Claim
 from localsgd.cli import main
 from localsgd.train.launch import ending
@@ -175,9 +183,25 @@ def test_the_tally_tells_every_scale_that_has_records(content: Content, tmp_path
     tally = Tally.of(content, tmp_path)
     assert [*tally.counts] == ["smoke", "small"]
     assert not any("shown" in row[2] or "the other way" in row[2] for row in tally.rows)
-    assert any(
-        "Nothing has converged there" in words for _, told in tally.reasons() for words in told
-    )
+    assert any("Nothing has converged there" in reason for _, reason in reasons("small"))
+
+
+def test_all_records_of_the_main_claims_are_counted() -> None:
+    """In the list and in the section, however far the work is; a run that tunes stands apart."""
+    kept = Store(SCALES["medium"])
+    lines = sum(len(path.read_text().splitlines()) for path in kept.folder.glob("*.jsonl"))
+    one = section(entry("arms"), kept, judged_pages(kept))
+    whole = headline.whole(kept)
+    assert (one.done, sum(kept.of(job) is not None for job in whole)) == (lines, lines)
+    assert lines < len(one.jobs) <= len(whole)
+    large = headline.arms(kept, headline.M1)["A2"]
+    tunes = tuning.point(headline.to_tune(kept.scale, "A2"), 0.5)
+    assert tunes.run.lr == large.run.lr
+    found = configurations([*large.jobs, tunes], kept)
+    runs, tuned = found[anchor_of(large.jobs[0])], found[anchor_of(tunes)]
+    assert [*runs.runs] == [*range(10)]
+    assert [*tuned.runs] == [tuning.SEED]
+    assert tuned.title == f"{runs.title}, to tune the rate"
 
 
 def test_evidence_is_counted_where_it_is_first_told(store: Store) -> None:

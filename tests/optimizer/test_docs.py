@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import localsgd
 from localsgd.optimizer import export, local_sgd, save_load
@@ -32,15 +33,16 @@ def test_the_loop_of_the_page_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda: None)
     model = torch.nn.Linear(2, 1)
     before = model.weight.detach().clone()
-    batches = [(torch.ones(3, 2), torch.ones(3, 1))] * 4
+    data = TensorDataset(torch.ones(4, 2), torch.ones(4, 1))
+    sampler = DistributedSampler(data, num_replicas=2, rank=0)
     given: dict[str, Any] = {
         "build_model": lambda: model,
-        "loader": batches,
-        "batches": batches,
+        "device": "cpu",
+        "loader": DataLoader(data, sampler=sampler),
         "loss_function": torch.nn.functional.mse_loss,
     }
     exec(loop, given)
-    assert given["optimizer"].steps == 4
+    assert given["optimizer"].steps == 300 * 2
     assert not torch.equal(model.weight, before)
 
 

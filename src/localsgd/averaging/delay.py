@@ -1,7 +1,7 @@
 """Syncs that overlap with training: means that arrive late, fragments that take turns.
 
     at sync a:   w_k[q] <- w_k[q] + c (anchor[q] - s_k[q])    q = (a - d) mod P has arrived
-                      s_k[p] <- w_k[p], and its mean sets out      p = a mod P
+                 s_k[p] <- w_k[p], and its mean sets out      p = a mod P
 
 A row is cut into P fragments. Each sync starts the mean of the next fragment, and applies the mean
 that was started d syncs before; the training in between is kept. P = 1, d = 1 is delayed averaging
@@ -43,12 +43,26 @@ MakeLevel = Callable[[Tensor, int, int], Level]
 
 @dataclass(frozen=True)
 class Delay:
-    """How a level's syncs are spread over time.
+    """How a level's syncs are spread over time: means that arrive late, fragments in turns.
+
+    Worker k has weights w_k, and the fragments of a row are w_k[0] to w_k[P-1]. At sync a
+
+        w_k[q] <- w_k[q] + c (anchor[q] - s_k[q])    q = (a - d) mod P, whose mean has arrived
+        s_k[p] <- w_k[p], and its mean sets out      p = a mod P
+
+    with the mean of all s_k[q] as the anchor, or what an outer optimizer makes of it.
+
+    P = 1, d = 1 is delayed averaging (Wang, Liang, Joshi 2020, "Overlap Local-SGD"); P > 1 is the
+    schedule of Streaming DiLoCo (Douillard et al. 2025). With H steps between syncs a scalar is
+    averaged every P H steps.
 
     Args:
         fragments: P, the fragments of a row; they synchronise in turn.
         syncs: d, the number of syncs after which a mean is applied; 0 to P.
         correction: c, in (0, 1]; it matters only with a delay.
+
+    Raises:
+        UserError: a number is no number or out of range, or `syncs` is above `fragments`.
     """
 
     fragments: int = 1

@@ -307,7 +307,7 @@ class LocalSGD(Resumable):
 
     @contextmanager
     def averaged_model(self) -> Generator[nn.Module]:
-        """The model holds the mean of all workers' inside, and its own bits again afterwards.
+        """A context in which the model is the mean of all workers' models, and itself again after.
 
         With `fault_tolerance` it is the mean of the last sync, and nobody else need enter.
 

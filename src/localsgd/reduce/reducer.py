@@ -47,7 +47,7 @@ class Reducer(Protocol):
         ...
 
     def bound(self, layout: Layout) -> Reducer:
-        """One with these settings and a new memory, that knows where tensors lie in a row.
+        """A new reducer with these settings, an empty memory, and the places of tensors in a row.
 
         Raises:
             Unsuitable: it has nothing to do in such a row.
@@ -55,11 +55,11 @@ class Reducer(Protocol):
         return copy.deepcopy(self)
 
     def part(self, start: int, stop: int) -> Reducer:
-        """One with these settings and a new memory, for scalars `[start, stop)` of the row."""
+        """A new reducer with these settings and an empty memory, for scalars `[start, stop)`."""
         return copy.deepcopy(self)
 
     def regroup(self, before: int, now: int) -> None:
-        """The next mean is of `now` members, the last one was of `before`, and others than now.
+        """Adapts the memory to a group of `now` members in place of `before`, maybe other ones.
 
         What this member's memory adds to means must stay what it is. With 0 before, this member is
         new, and its memory is empty.

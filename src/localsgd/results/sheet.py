@@ -81,8 +81,8 @@ def _notes(found: Contrasts) -> list[str]:
         f"comparison{'s' if found.comparisons > 1 else ''}."
     )
     notes.append(
-        "* decided: t and sign flips at 5 %. "
-        f"A verdict takes {LEAST_SEEDS} seeds; with fewer none is marked."
+        "* decided: p is 5 % or less, and so is that of sign flips (of five seeds 6.25 %, their "
+        f"least). A verdict takes {LEAST_SEEDS} seeds; with fewer none is marked."
     )
     return notes
 

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from localsgd.errors import UserError
 from localsgd.testing.comparing import near, refused
 from localsgd.train.data import models
-from localsgd.train.data.metric import metric_of
 from localsgd.train.data.task import Task, as_read
 
 INDICES = torch.tensor([5, 0, 17, 5, 2])
@@ -103,13 +102,6 @@ def _labels_are_the_targets_of_training(task: Task) -> None:
     assert torch.equal(targets.cpu(), task.labels[INDICES].cpu()), "labels are not the targets"
 
 
-def _the_metric_of_a_record_is_found(task: Task) -> None:
-    metric = task.card.metric
-    assert metric_of({metric.key: 1.0}) is metric, (
-        f"{metric.name} is not among the metrics that records are read with"
-    )
-
-
 def _a_batch_is_its_samples_in_order(task: Task) -> None:
     for what, _, batch in _sets(task):
         inputs, targets = zip(*(batch(INDICES[i : i + 1]) for i in range(5)), strict=True)
@@ -178,7 +170,6 @@ CHECKS = (
     _every_sample_is_there_and_no_more,
     _targets_cover_the_classes,
     _labels_are_the_targets_of_training,
-    _the_metric_of_a_record_is_found,
     _a_batch_is_its_samples_in_order,
     _all_chance_comes_from_the_generator,
     _how_much_is_drawn_depends_on_the_size_alone,

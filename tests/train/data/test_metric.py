@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
+from localsgd.errors import UserError
 from localsgd.train.data.metric import ACCURACY, METRICS, PERPLEXITY, metric_of
+from tests.train.data.cards import card_of_images
 
 
 def test_values_follow_from_loss_and_accuracy() -> None:
@@ -27,6 +30,14 @@ def test_records_name_their_metric() -> None:
     for metric in METRICS:
         assert metric_of({"step": 1, metric.key: 0.5}) is metric
     assert metric_of({}) is ACCURACY
+
+
+def test_a_task_is_judged_by_a_metric_that_records_know() -> None:
+    for metric in METRICS:
+        assert card_of_images(2, (1, 4, 4), metric=metric).metric is metric
+    other = replace(ACCURACY, name="recall")
+    with pytest.raises(UserError, match="judged by 'recall', which records don't know; give ACC"):
+        card_of_images(2, (1, 4, 4), metric=other)
 
 
 def test_better_is_a_smaller_error_and_errors_can_be_undone() -> None:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from localsgd.basics.seeds import generator_for
-from localsgd.train.data.metric import ACCURACY, Metric
+from localsgd.errors import UserError
+from localsgd.train.data.metric import ACCURACY, METRICS, Metric
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,18 @@ class Card:
     licence: str
     """Terms of the data, and what to cite."""
     metric: Metric = ACCURACY
-    """The metric of a model."""
+    """The metric of a model: `ACCURACY` or `PERPLEXITY`, which records know."""
     sequential: bool = False
     """Whether a sample continues the one before it, so that workers read streams."""
     in_files: bool = False
     """Whether samples stay in files until a batch needs them."""
+
+    def __post_init__(self) -> None:
+        if self.metric not in METRICS:
+            raise UserError(
+                f"task {self.name!r} is judged by {self.metric.name!r}, which records don't know; "
+                "give ACCURACY or PERPLEXITY of localsgd.train.data.metric"
+            )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

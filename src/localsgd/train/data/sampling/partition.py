@@ -28,8 +28,9 @@ class Partition:
 
     `reshuffled`: all of it anew every epoch (Lin et al. 2020, A.4.1), so that nobody owns anything.
     `fixed`: at random, once. `by-label`: sorted by label and cut into K stretches, which gives each
-    worker one or few classes. `dirichlet:α`: each class divided in proportions drawn from
-    Dirichlet(α, ..., α) (Hsu, Qi, Brown 2019): one class a worker as α → 0, alike as α → ∞.
+    worker one or few classes. `dirichlet:α`: each class divided among workers in proportions drawn
+    from Dirichlet(α, ..., α) (Yurochkin et al. 2019): each class at one worker as α → 0, where some
+    workers may have no samples; alike as α → ∞.
     `column:PATH`: a text file with the number of a worker, 0 to K - 1, for every sample.
 
     But for the first, what a worker owns stays with it for the whole run, and sizes may differ.

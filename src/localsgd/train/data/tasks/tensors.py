@@ -95,11 +95,13 @@ def task_of(
         train, test: inputs and classes; a data set such as torchvision's is read as a whole.
         loss: the mean loss of scores [M, C] and classes [M].
         defaults: the settings of a run that gives none.
-        metric: by which models are judged.
+        metric: by which models are judged, `ACCURACY` or `PERPLEXITY` of
+            `localsgd.train.data.metric`.
         model: the name of the usual one.
 
     Raises:
-        UserError: the classes are not whole numbers from 0, or inputs and classes differ in number.
+        UserError: the classes are not whole numbers from 0, inputs and classes differ in number, or
+            there is no such metric.
     """
     both = {"train": _samples(train, "train"), "test": _samples(test, "test")}
     inputs = both["train"][0]
