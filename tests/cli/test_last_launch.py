@@ -100,6 +100,9 @@ def test_what_a_folder_says_is_checked_before_a_process_starts(
     for processes in ("many", 0, 1.5, True, None):
         (run / "environment.json").write_text(json.dumps({"processes": processes}))
         refused(command, "processes is", "resume", run, "--processes", "auto")
+    (run / "environment.json").write_text(json.dumps({"processes": many}))
+    says = f"environment.json asks for {many} processes"
+    refused(command, says, "resume", run, "--processes", "auto")
     assert as_before(run, ResumeHosting(processes=many)).processes == many
 
 

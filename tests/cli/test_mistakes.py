@@ -40,6 +40,8 @@ def refused(command: Command, says: str, *arguments: object) -> None:
         (["--precision", "half"], "unknown precision 'half'; there are bfloat16, float32, float64"),
         (["--epochs", "inf"], "--epochs: give a number < 1000000000.0"),
         (["--local-steps", "0"], "--local-steps[0]: give a whole number >= 1"),
+        (["--local-steps", "9" * 23], "--local-steps[0]: give a whole number <= 46116860184273879"),
+        (["--fragments", str(1 << 63)], "--fragments: give a whole number <= 4611686018427387903"),
         (["--workers", "0"], "--workers: give a whole number >= 1"),
         (["--topology", "3x2"], "workers = 4, but topology 3x2 has 6"),
         (["--switch", "epoch:4"], "switch epoch:4 lies outside the run of 3 epochs (12 steps)"),

@@ -80,6 +80,7 @@ def test_stragglers_cost_what_the_slowest_of_many_draws_does() -> None:
 def test_the_expected_largest_is_near_the_exact_one() -> None:
     exact = {1: 0.0, 2: 0.5642, 3: 0.8463, 10: 1.5388, 100: 2.5076, 1000: 3.2414}
     assert all(abs(largest_of(count) - value) < 0.03 for count, value in exact.items())
+    assert largest_of(10**40) == pytest.approx(13.25, abs=0.1)  # sqrt(2 ln n) less a little
 
 
 def test_a_hundred_thousand_workers_are_no_more_work_than_four() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -201,7 +202,7 @@ def test_arguments_that_are_something_else() -> None:
     model = net()
     with pytest.raises(UserError, match="an optimizer and its model, not Sequential and SGD"):
         LocalSGD(model, nesterov(model), local_steps=4)  # type: ignore[arg-type]
-    for timeout in (0, -1.0, "5", None):
+    for timeout in (0, -1.0, "5", None, math.inf, math.nan, 1e300, True):
         with pytest.raises(UserError, match="is no time to wait; give seconds above 0"):
             LocalSGD(nesterov(model), model, local_steps=4, timeout=timeout)  # type: ignore[arg-type]
 

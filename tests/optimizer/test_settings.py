@@ -168,6 +168,10 @@ def test_levels_that_may_average_gradients(keywords: dict[str, Any], exact: int)
         ({"outer": [torch.optim.SGD]}, "is no outer optimizer"),
         ({"topology": "2x2"}, "local_steps has one number or schedule for the 2 levels"),
         ({"local_steps": [1, 2]}, "local_steps has 2 schedules for the 1 level of"),
+        (
+            {"topology": "2x2", "local_steps": [4, localsgd.cyclic(4, 8, 4)]},
+            r"local_steps has cyclic\(...\) at an outer level",
+        ),
         ({"topology": 8}, "topology 8 has 8 workers for 4 processes"),
         ({"topology": "4by2"}, "is not understood"),
         ({"average": "weights"}, "average='weights' is unknown"),

@@ -17,6 +17,11 @@ def test_the_largest_as_they_are() -> None:
     assert decode(codec, encode(codec, X), X).tolist() == [0, -3, 0, 2, 0]
 
 
+@pytest.mark.parametrize(("share", "n", "k"), [(0.07, 100, 7), (0.55, 100, 55), (1e-12, 10, 1)])
+def test_k_is_not_off_by_one_where_a_product_rounds_up(share: float, n: int, k: int) -> None:
+    assert TopK(share).codec(Extents.whole(n), torch.float32).k == k
+
+
 @pytest.mark.parametrize(("n", "share", "bitmap"), [(31, 1 / 31, False), (320, 0.1, True)])
 def test_places_are_written_the_shorter_way(n: int, share: float, bitmap: bool) -> None:
     codec = TopK(share).codec(Extents.whole(n), torch.float32)

@@ -109,6 +109,13 @@ def test_adacomm_with_the_rate() -> None:
     assert sequence(adacomm(16, 10, with_rate=True), seen) == [16, 8, 16]
 
 
+def test_adacomm_takes_the_first_rate_above_zero_as_the_first() -> None:
+    """A warm-up may begin at 0, to which no rate can be compared."""
+    rates = (0.0, 0.0, 0.4, 0.1)
+    seen = [Progress(10 * k, loss=4.0, learning_rate=rate) for k, rate in enumerate(rates)]
+    assert sequence(adacomm(8, 10, with_rate=True), seen) == [8, 8, 8, 16]
+
+
 def test_decreasing() -> None:
     schedule = decreasing(10, period=4)
     assert [schedule(Progress(step)) for step in (0, 3, 4, 8, 12, 40)] == [10, 10, 5, 3, 2, 1]

@@ -57,11 +57,8 @@ def as_before(path: Path, given: ResumeHosting) -> Hosting:
     """The given settings, completed by those that the run in the folder `path` had last."""
     kept = _read(path / NAME)
     unasked = given.processes is None and find_world().size == 1 and not is_launched()
-    if unasked and (kept.processes or 1) > MOST_PER_CORE * cores():
-        raise UserError(
-            f"{path / NAME} asks for {kept.processes} processes, and this machine has "
-            f"{plural(cores(), 'core')}; give --processes {kept.processes} if you want that"
-        )
+    if unasked:
+        _check_number(kept.processes or 1, path / NAME)
     before = Hosting(
         processes=kept.processes if find_world().size == 1 else None,
         data_dir=None if kept.data_dir is None else Path(kept.data_dir),
@@ -91,7 +88,17 @@ def processes_of(folder: Folder) -> int:
             f"{folder.path / 'environment.json'} is damaged: processes is {found!r}; give a number "
             "by --processes"
         )
+    _check_number(found, folder.path / "environment.json")
     return found
+
+
+def _check_number(processes: int, path: Path) -> None:
+    """Raises if a file, which may be a stranger's, asks for many more processes than cores."""
+    if processes > MOST_PER_CORE * cores():
+        raise UserError(
+            f"{path} asks for {processes} processes, and this machine has "
+            f"{plural(cores(), 'core')}; give --processes {processes} if you want that"
+        )
 
 
 def _read(path: Path) -> LastLaunch:

@@ -40,10 +40,10 @@ class Swept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def keep(out: Path, runs: Sequence[str], varied: Sequence[str], baseline: Point) -> None:
-    """Writes what is swept into the folder `out`."""
+    """Writes what is swept into the folder `out`; all shards of a sweep may do so at once."""
     out.mkdir(parents=True, exist_ok=True)
     kept = Swept(tuple(runs), tuple(varied), baseline.words)
-    write_whole(out / NAME, msgspec.json.format(msgspec.json.encode(kept)) + b"\n")
+    write_whole(out / NAME, msgspec.json.format(msgspec.json.encode(kept)) + b"\n", shared=True)
 
 
 def swept_in(out: Path) -> Swept | None:

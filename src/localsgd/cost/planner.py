@@ -180,4 +180,4 @@ def largest_of(count: int) -> float:
     """
     if count == 1:
         return 0.0
-    return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
+    return -NormalDist().inv_cdf(0.625 / (count + 0.25))

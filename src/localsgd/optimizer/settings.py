@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -22,6 +23,7 @@ from localsgd.basics.units import plural
 from localsgd.errors import UserError
 from localsgd.optimizer.consistency import described
 from localsgd.reduce import ExactMean, Reducer, reducer_named
+from localsgd.schedule.adaptive import Cyclic
 from localsgd.schedule.fixed import every, length_of
 from localsgd.schedule.progress import Progress, Schedule, checked_length
 
@@ -72,13 +74,15 @@ class Settings:
 
 def patience(timeout: timedelta | float) -> timedelta:
     """The time limit of a collective; refuses what is no span of time."""
-    if isinstance(timeout, int | float):
-        timeout = timedelta(seconds=timeout)
-    if not isinstance(timeout, timedelta) or timeout <= timedelta(0):
+    found: object = timeout
+    if isinstance(timeout, int | float) and not isinstance(timeout, bool):
+        with suppress(OverflowError, ValueError):  # infinity, nan
+            found = timedelta(seconds=timeout)
+    if not isinstance(found, timedelta) or found <= timedelta(0):
         raise UserError(
             f"timeout = {timeout!r} is no time to wait; give seconds above 0 or a timedelta"
         )
-    return timeout
+    return found
 
 
 def settings_of(
@@ -168,6 +172,11 @@ def _schedules(local_steps: LocalSteps, topology: Topology) -> tuple[Schedule, .
             f"local_steps has {what} for the {plural(topology.levels, 'level')} of topology "
             f"{topology}; give one for each, innermost first, such as local_steps=[2, 8] for 2 "
             "local steps and 8 block steps"
+        )
+    if any(isinstance(one, Cyclic) for one in given[1:]):
+        raise UserError(
+            "local_steps has cyclic(...) at an outer level, which counts rounds, and those need "
+            "not end with a cycle of steps; give it for one level"
         )
     return tuple(s if callable(s) else every(checked_length(s, "local_steps")) for s in given)
 

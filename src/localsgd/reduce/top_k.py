@@ -55,9 +55,8 @@ class TopK(Compressor):
                 f"top-k has indices of 32 bits, too few for {fragments.length} scalars; choose "
                 "another compressor"
             )
-        return TopKCodec(
-            fragments, scale_dtype(dtype), math.ceil(self.fraction * fragments.scalars)
-        )
+        exact = round(self.fraction * fragments.scalars, 9)  # 0.07 of 100 is 7.000000000000001
+        return TopKCodec(fragments, scale_dtype(dtype), max(1, math.ceil(exact)))
 
 
 class TopKCodec:

@@ -96,13 +96,13 @@ class AdaComm:
         if loss is None or not math.isfinite(loss):
             return int(memory.get("length", self.start))
         memory.setdefault("first_loss", loss)
-        memory.setdefault("first_rate", rate or 0.0)
+        memory["first_rate"] = memory.get("first_rate") or rate or 0.0  # γ_0 is above 0
         length = memory.setdefault("length", self.start)
         period = progress.step // self.period
         if period > memory.setdefault("period", period):
             memory["period"] = period
             ratio = max(loss, 0.0) / memory["first_loss"] if memory["first_loss"] > 0 else 1.0
-            if self.with_rate and rate:
+            if self.with_rate and rate and memory["first_rate"]:
                 ratio *= memory["first_rate"] / rate
             wanted = math.ceil(round(self.start * math.sqrt(ratio), 9))
             if not self.with_rate and wanted >= length:
@@ -259,7 +259,7 @@ def cyclic(local_steps: int, period: int, first: int) -> Cyclic:
     """Post-local SGD in every cycle of a learning rate with warm restarts.
 
     H = 1 for the `first` steps of each `period`, `local_steps` for the rest; a cycle ends with a
-    sync.
+    sync. It is for one level: an outer level counts rounds, which need not end with a cycle.
     """
     length = _period(period)
     if not is_whole(first, least=0) or first > length:

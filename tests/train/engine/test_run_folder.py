@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,20 @@ def test_files_appear_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(Killed):
         write_whole(path, b"second")
     assert path.read_bytes() == b"first"
+
+
+def test_shards_that_start_at_once_write_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.json"
+    contents = [bytes([65 + number]) * 4096 for number in range(4)]
+
+    def write(content: bytes) -> None:
+        for _ in range(20):
+            write_whole(path, content, shared=True)
+            assert path.read_bytes() in contents
+
+    with ThreadPoolExecutor(len(contents)) as pool:
+        list(pool.map(write, contents))
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:

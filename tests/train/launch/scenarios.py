@@ -25,6 +25,11 @@ def launcher(mode: str, folder: str) -> int:
     return launch([mode, folder], 2, program=[str(child)])
 
 
+def launcher_after_nohup(mode: str, folder: str) -> int:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    return launcher(mode, folder)
+
+
 def join() -> None:
     with joined() as world:
         total = torch.ones(2)

@@ -38,6 +38,13 @@ def test_torchrun_with_threads_of_the_users_choice(zygote, torchrun):
     assert [out.splitlines()[0].endswith("[2.0, 2.0] 1") for out in outcome.out] == [True, True]
 
 
+def test_nor_where_a_batch_script_names_another_address_of_it(zygote, torchrun):
+    named = [{**env, "MASTER_ADDR": "0.0.0.0"} for env in torchrun(2)]
+    outcome = zygote.run("listen", named)
+    assert outcome.statuses == [0, 0], outcome.err
+    assert {out.splitlines()[0] for out in outcome.out} == {"127.0.0.1"}
+
+
 @pytest.mark.parametrize("host", ["::1", "127.0.0.1"])
 def test_on_one_machine_nothing_listens_beyond_loopback(zygote, torchrun, host):
     if host == "::1" and not Path("/proc/net/if_inet6").is_file():

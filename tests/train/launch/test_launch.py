@@ -82,6 +82,19 @@ def test_a_signal_reaches_all_and_lets_them_write(launch, tmp_path, number, stat
     assert saved == (["saved0", "saved1"] if number == signal.SIGINT else [])
 
 
+def test_hanging_up_ends_nothing_after_nohup(zygote, tmp_path):
+    def hang_up(parents: list[int], _: object) -> None:
+        assert wait_for(lambda: ready(tmp_path))
+        for number in (signal.SIGHUP, signal.SIGTERM):
+            os.kill(parents[0], number)
+            time.sleep(0.2)
+
+    outcome = zygote.run(
+        "launcher_after_nohup", [{}], "interrupted", str(tmp_path), meanwhile=hang_up
+    )
+    assert outcome.statuses == [128 + signal.SIGTERM]
+
+
 def test_a_killed_parent_leaves_no_orphans_that_have_imported_nothing_yet(launch, tmp_path):
     def kill(parent: int) -> None:
         assert wait_for(lambda: ready(tmp_path))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from localsgd.errors import UserError
@@ -47,6 +49,32 @@ def test_srun():
     assert world == World(1, 2, 0, 1, Store("n1", 15_005, True), bound=True)
     assert not world.on_one_machine
     assert str(Store("::1", 5, True)) == "[::1]:5"
+
+
+def test_on_one_machine_a_store_of_rank_0_is_on_loopback():
+    """Whatever the machine's name is said to be; a launcher's store is where it says."""
+    alone = {**TORCHRUN, "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}
+    assert find_world(alone).store == Store("127.0.0.1", 4000, of_rank_0=True)
+    for host in ("localhost", "::1", "127.0.0.7"):
+        assert find_world({**alone, "MASTER_ADDR": host}).store == Store(host, 4000, True)
+    by_agent = {**alone, "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    assert find_world(by_agent).store == Store("a", 4000, of_rank_0=False)
+    task = {
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_NTASKS": "2",
+        "SLURM_JOB_ID": "5",
+        "SLURM_JOB_NODELIST": "n1",
+        "MASTER_ADDR": "n1",
+    }
+    assert find_world(task).store == Store("127.0.0.1", 15_005, of_rank_0=True)
+
+
+def test_a_name_that_means_loopback_here_alone_is_no_loopback(monkeypatch):
+    """Debian gives a machine's own name 127.0.1.1; other machines know another address of it."""
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: pytest.fail("looked up"))
+    assert not Store("node1", 4000, of_rank_0=True).on_loopback
+    assert Store("localhost", 4000, of_rank_0=True).on_loopback
 
 
 @pytest.mark.parametrize(

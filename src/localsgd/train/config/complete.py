@@ -59,6 +59,11 @@ def _local_steps(run: Run, topology: Topology) -> tuple[int, ...]:
             f"method {run.method} needs blocks, but topology {topology} is flat; "
             f"write, for example, --topology {max(1, topology.workers // 2)}x2"
         )
+    if chosen.one_level and topology.levels > 1:
+        raise UserError(
+            f"method {run.method} is for one level, but topology {topology} has {topology.levels}; "
+            f"write --topology {topology.workers}"
+        )
     given = run.local_steps
     if given is None:
         given = (8,) if topology.levels == 1 else (2,) * topology.levels

@@ -55,6 +55,7 @@ class Method:
         title: a description for people.
         schedule: makes the schedule of one level from its H and the run's moments.
         several_levels: whether it needs more than one level.
+        one_level: whether it can have no more.
         uses: the settings of the run that its schedule reads, of `local_steps`, `switch`,
             `step_warmup`, `adapt_every`, `qsr_alpha`, `waiting`, `lr_cycles`.
         preset: values of the run's settings that are not given.
@@ -64,6 +65,7 @@ class Method:
     title: str
     schedule: Callable[[int, Moments], Schedule]
     several_levels: bool = False
+    one_level: bool = False
     uses: tuple[str, ...] = ("local_steps",)
     preset: Mapping[str, Any] = field(default_factory=dict)
     grows_batch: bool = False
@@ -177,6 +179,7 @@ METHODS = {
         lambda h, at: cyclic(h, at.cycle, at.cycle // 2),
         uses=("local_steps", "lr_cycles"),
         preset={"lr_schedule": "cyclic"},
+        one_level=True,
     ),
     "delayed": Method(
         "local SGD whose mean arrives a round late, while training goes on",

@@ -20,7 +20,7 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, lt=1e9)]
 T = TypeVar("T")
-Count = Annotated[int, msgspec.Meta(ge=1)]
+Count = Annotated[int, msgspec.Meta(ge=1, lt=1 << 62)]
 MOST_BYTES = 1 << 20
 """Largest size of a run's JSON file."""
 PRESETS: dict[str, Any] = {
@@ -104,7 +104,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     with an optional period: momentum_buffer=reset or exp_avg=average,exp_avg_sq=average:4."""
     fragments: Count | None = None
     """Number of parts of the model that the outermost level averages in turn."""
-    delay: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    delay: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)] | None = None
     """Syncs after which a mean is applied, while training continues; 0 to fragments."""
     correction: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
     """How far a worker moves towards a delayed mean; 1, all the way, if not given."""

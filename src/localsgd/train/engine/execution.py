@@ -249,7 +249,8 @@ class Execution:
         """Ends the run after the current step on Ctrl-C or SIGTERM.
 
         A single process writes a checkpoint first. Outside a program's main thread nothing is
-        caught, since Python gives signals to that one alone.
+        caught, since Python gives signals to that one alone; nor is a signal that is ignored, as
+        Ctrl-C is in the background of a script.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -259,7 +260,11 @@ class Execution:
             self._stop = True
 
         wanted = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, stop) for number in wanted}
+        before = {
+            number: signal.signal(number, stop)
+            for number in wanted
+            if signal.getsignal(number) is not signal.SIG_IGN
+        }
         try:
             yield
         finally:

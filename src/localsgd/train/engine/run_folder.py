@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -33,13 +34,19 @@ LOCK = ".lock"
 _ADVICE = "put it back, or remove it and go on by `localsgd resume`"
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes, *, shared: bool = False) -> None:
     """Writes a file so that it is there with all its content or not at all, after a power cut too.
+
+    Args:
+        path: of the file.
+        content: all of it.
+        shared: whether other processes may write it at the same time; the last one then wins.
 
     Raises:
         OSError: it cannot be written, as on a full disk; it names the file, and nothing is left.
     """
-    partial = path.with_name(path.name + ".partial")
+    own = f".{secrets.token_hex(8)}" if shared else ""
+    partial = path.with_name(f"{path.name}{own}.partial")
     try:
         with open_anew(partial) as file:
             file.write(content)

@@ -172,7 +172,11 @@ class Children:
 
     @contextmanager
     def signals_passed_on(self) -> Generator[None]:
-        """Passes signals that stop this process on to the children; Ctrl-Z and `fg` too."""
+        """Passes signals that stop this process on to the children; Ctrl-Z and `fg` too.
+
+        What is ignored stays so, for the children as well: hanging up after `nohup`, Ctrl-C in the
+        background of a script.
+        """
 
         def stop(number: int, frame: FrameType | None) -> None:
             self.stopped_by = self.stopped_by or number
@@ -184,7 +188,11 @@ class Children:
             self.send(signal.SIGCONT)
 
         handlers = dict.fromkeys(_PASSED_ON, stop) | {signal.SIGTSTP: pause}
-        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        before = {
+            number: signal.signal(number, handler)
+            for number, handler in handlers.items()
+            if signal.getsignal(number) is not signal.SIG_IGN
+        }
         try:
             yield
         finally:

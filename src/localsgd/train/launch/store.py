@@ -6,7 +6,6 @@ read as text, never unpickled, and never decide which process to end.
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from datetime import timedelta
 
@@ -32,14 +31,15 @@ def open_store(
     Args:
         size: number of processes that connect; the one that serves waits for all of them. None for
             an additional connection.
-        serve: hold the store, on loopback only if `place` is a loopback address.
+        serve: hold the store, on loopback only if `place` is a loopback address. A name that has
+            one on this machine alone, as Debian's hosts do, is not: others know another of it.
 
     Raises:
         torch.distributed.DistError: within `timeout` there is no server, or not all have connected.
         OSError: the port is taken.
     """
     listener = None
-    if serve and is_loopback(place.host):
+    if serve and place.on_loopback:
         _, listener = _listen(place.host, place.port)
     return dist.TCPStore(
         place.host,
@@ -50,15 +50,6 @@ def open_store(
         wait_for_workers=size is not None,
         master_listen_fd=listener,
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether all addresses of the name are loopback addresses of this machine."""
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):  # no name of a machine
-        return False
-    return all(ipaddress.ip_address(address[0]).is_loopback for *_, address in found)
 
 
 def loopback_interface() -> str | None:

@@ -7,9 +7,10 @@ Anything else is a single process.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from localsgd.errors import UserError, short
 from localsgd.train.launch import slurm
@@ -20,7 +21,8 @@ class Store:
     """The address of the run's key-value store, through which its processes find each other.
 
     Args:
-        host: MASTER_ADDR.
+        host: MASTER_ADDR; a loopback address if all processes are on one machine, unless a launcher
+            holds the store.
         port: MASTER_PORT.
         of_rank_0: rank 0 holds the store; otherwise the launcher of the first machine does, which
             outlives every rank.
@@ -33,6 +35,20 @@ class Store:
     def __post_init__(self) -> None:
         if not self.host.isprintable():
             raise UserError(f"{short(self.host)} is no name of a machine; set MASTER_ADDR to one")
+
+    @property
+    def on_loopback(self) -> bool:
+        """Whether the host is a loopback address, or the name of one on every machine."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def kept_on(self, one_machine: bool) -> Store:
+        """The same, on loopback if all processes are on one machine and one of them holds it."""
+        if one_machine and self.of_rank_0 and not self.on_loopback:
+            return replace(self, host=slurm.LOOPBACK)
+        return self
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -109,7 +125,7 @@ def _of_torchrun(environment: Mapping[str, str]) -> World:
             "--standalone or --master-port"
         )
     of_rank_0 = environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    store = Store(environment["MASTER_ADDR"], port, of_rank_0)
+    store = Store(environment["MASTER_ADDR"], port, of_rank_0).kept_on(local_size == size)
     return World(rank, size, local_rank, local_size, store)
 
 
@@ -117,5 +133,5 @@ def _of_slurm(environment: Mapping[str, str]) -> World:
     task = slurm.find_task(environment)
     if task is None or task.size == 1:
         return World()
-    store = Store(task.host, task.port, of_rank_0=True)
+    store = Store(task.host, task.port, of_rank_0=True).kept_on(task.local_size == task.size)
     return World(task.rank, task.size, task.local_rank, task.local_size, store, bound=True)
