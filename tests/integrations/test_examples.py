@@ -98,7 +98,7 @@ LIGHTNING = Example(
     nesterov,
     halved,
     from_checkpoint,
-    after_sync=("broadcast_",),  # whether the first process is told to end
+    after_sync=("allreduce_",),  # whether any process is told to end
 )
 
 

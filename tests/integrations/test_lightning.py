@@ -1,13 +1,22 @@
-"""What Lightning does with a model while the average is shown."""
+"""Checkpoints at validation and under one name, and signals that reach one process, or all."""
 
 from __future__ import annotations
 
-from contextlib import suppress
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+import torch
+import torch.distributed as dist
 
+from localsgd.errors import UserError
 from tests.distributed.harness import Crew
 from tests.integrations.frameworks import SECONDS, Killed, killed_at, launched
 from tests.integrations.frameworks import example as program
@@ -35,3 +44,149 @@ def test_a_checkpoint_at_validation_has_each_workers_own_model(crew: Crew, tmp_p
     saved = sorted(path.stem for path in tmp_path.glob("epoch=*.ckpt"))
     assert saved == ["epoch=0-step=30", "epoch=1-step=60"]  # In the middle of a round of 4.
     assert_ended_by_hand(LIGHTNING, tmp_path, accumulate=1)
+
+
+def newest_under_one_name(given: dict[str, Any], cut: str) -> None:
+    """Every checkpoint is `last.ckpt`. It is cut off while the third one is written."""
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    from localsgd.integrations import lightning
+
+    def last(folder: Path, **_: Any) -> ModelCheckpoint:
+        return ModelCheckpoint(
+            folder,
+            filename="step=last",
+            every_n_train_steps=5,
+            enable_version_counter=False,
+            auto_insert_metric_name=False,
+        )
+
+    class CutOff(lightning.LocalSGDStrategy):
+        """Dies with the files of workers written, and the checkpoint not, or both."""
+
+        saves = 0
+
+        def barrier(self, name: str | None = None) -> None:
+            super().barrier(name)
+            if name is None and self.saves == 3 and cut == "before":
+                raise Killed
+
+        def save_checkpoint(self, *arguments: Any, **keywords: Any) -> None:
+            type(self).saves += 1
+            super().save_checkpoint(*arguments, **keywords)
+            if self.saves == 3:
+                raise Killed
+
+    module = program(LIGHTNING.program)
+    module.ModelCheckpoint = last
+    module.LocalSGDStrategy = CutOff
+    with launched(), suppress(Killed):
+        module.main(**given)
+    assert CutOff.saves == 3
+    dist.barrier()
+    CutOff.saves = 10
+    module = program(LIGHTNING.program)
+    module.ModelCheckpoint = last
+    with launched():
+        module.main(**given)
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+def test_a_checkpoint_that_takes_anothers_place_loses_neither(
+    crew: Crew, tmp_path: Path, cut: str
+) -> None:
+    crew.run(newest_under_one_name, (arguments(tmp_path, accumulate=1), cut), SECONDS)
+    assert_ended_by_hand(LIGHTNING, tmp_path, accumulate=1)
+    assert [path.name for path in tmp_path.glob("step=last.ckpt.localsgd/*")] == ["step-60"]
+
+
+@contextmanager
+def signalled_at(number: int, batches: dict[int, int]) -> Iterator[None]:
+    """Sends a signal to each of these ranks in a batch of its own, counted from 1."""
+    calls = 0
+    whole = torch.nn.functional.cross_entropy
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += torch.is_grad_enabled()
+        if torch.is_grad_enabled() and calls == batches.get(dist.get_rank()):
+            os.kill(os.getpid(), number)
+        return whole(*args, **kwargs)
+
+    with mock.patch("torch.nn.functional.cross_entropy", counted):
+        yield
+
+
+def told_to_end(given: dict[str, Any], rank: int) -> int:
+    """The number of steps after which the run has ended."""
+    module = program(LIGHTNING.program)
+    found: list[Any] = []
+    module.Trainer = partial(kept, found, module.Trainer)
+    with launched(), signalled_at(signal.SIGTERM, {rank: 17}), pytest.raises(SystemExit):
+        module.main(**given)
+    return found[0].strategy.local_sgd.steps
+
+
+def kept(found: list[Any], make: Callable[..., Any], **keywords: Any) -> Any:
+    found.append(make(**keywords))
+    return found[-1]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_that_is_told_to_end_ends_all_after_the_sync(
+    crew: Crew, tmp_path: Path, rank: int
+) -> None:
+    given = arguments(tmp_path, accumulate=1)
+    assert crew.run(told_to_end, (given, rank), SECONDS) == [20, 20]
+
+
+def requeued(given: dict[str, Any]) -> int:
+    """How often the job is requeued: Slurm tells all processes, each in a batch of its own."""
+    from lightning.pytorch.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
+
+    from localsgd.integrations.lightning import LocalSGDStrategy
+
+    class Requeued(SLURMEnvironment):
+        """Slurm's handling of signals with the ranks of the test."""
+
+        names = ("creates_processes_externally", "main_address", "main_port", "node_rank")
+        for name in (*names, "world_size", "set_world_size", "global_rank", "set_global_rank"):
+            locals()[name] = getattr(TorchElasticEnvironment, name)
+        local_rank = TorchElasticEnvironment.local_rank
+
+    os.chdir(given["out"])
+    called: list[Any] = []
+    place = "lightning.pytorch.trainer.connectors.signal_connector.call"
+    for cut in (True, False):
+        module = program(LIGHTNING.program)
+        environment = Requeued(auto_requeue=True)
+        module.LocalSGDStrategy = partial(LocalSGDStrategy, cluster_environment=environment)
+        told = signalled_at(signal.SIGUSR1, {0: 17, 1: 18} if cut else {})
+        with (
+            mock.patch.dict(os.environ, {"SLURM_JOB_ID": "7"}),
+            mock.patch(place, lambda command: called.append(command) or 0),
+            launched(),
+            told,
+            killed_at(26 if cut else 0),
+            suppress(Killed),
+        ):
+            module.main(**given)
+        if cut and dist.get_rank() == 0:
+            for path in given["out"].glob("*step=*.ckpt*"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        dist.barrier()
+    return len(called)
+
+
+def test_a_job_that_slurm_requeues_saves_after_the_sync_and_goes_on(
+    crew: Crew, tmp_path: Path
+) -> None:
+    assert crew.run(requeued, (arguments(tmp_path, accumulate=1),), SECONDS) == [1, 0]
+    assert_ended_by_hand(LIGHTNING, tmp_path, accumulate=1)
+
+
+def test_an_address_is_no_folder_of_workers() -> None:
+    from localsgd.integrations.lightning import _folder
+
+    with pytest.raises(UserError, match=r"s3://bucket/run is an address, .* copy them"):
+        _folder("s3://bucket/run")

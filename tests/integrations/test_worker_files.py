@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -87,3 +88,37 @@ def test_nothing_is_written_through_a_link(folder: Path) -> None:
     worker_files.write(folder, model, optimizer)
     assert (folder / "victim").read_text() == "precious"
     assert worker_files.read(folder)["model"]["weight"].equal(model.weight)
+
+
+def written_with(folder: Path, **settings: Any) -> None:
+    """Saves a worker whose optimizer's group has more settings."""
+    model = torch.nn.Linear(3, 2)
+    optimizer = LocalSGD(torch.optim.SGD(model.parameters(), lr=0.1), model, local_steps=2)
+    optimizer.param_groups[0].update(settings)
+    worker_files.write(folder, model, optimizer)
+
+
+def test_a_rate_of_numpy_is_read_again(folder: Path) -> None:
+    written_with(folder, lr=np.cos(0.01))
+    (group,) = worker_files.read(folder)["optimizer"]["param_groups"]
+    assert type(group["lr"]) is float
+    assert group["lr"] == np.cos(0.01)
+
+
+def test_what_could_not_be_read_again_is_not_saved(folder: Path) -> None:
+    before = worker_files.file_of(folder, 0).read_bytes()
+    with pytest.raises(UserError, match=r"worker-0.pt was not saved: .* pathlib"):
+        written_with(folder, place=Path("/"))
+    assert [path.name for path in folder.iterdir()] == ["worker-0.pt"]
+    assert worker_files.file_of(folder, 0).read_bytes() == before
+
+
+def test_tensors_are_read_onto_the_cpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a GPU that this machine may not have, or that another worker has here."""
+    places = []
+    whole = torch.load
+    monkeypatch.setattr(
+        torch, "load", lambda *a, **k: places.append(k.get("map_location")) or whole(*a, **k)
+    )
+    worker_files.read(folder)
+    assert places == ["cpu"]

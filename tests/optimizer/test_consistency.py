@@ -198,6 +198,16 @@ def test_ranks_that_finish_after_unequal_steps() -> None:
         )
 
 
+def test_an_address_is_no_folder() -> None:
+    model = net()
+    optimizer = LocalSGD(nesterov(model), model, local_steps=4)
+    for call in (localsgd.save, localsgd.load):
+        with pytest.raises(UserError, match="s3://bucket is an address, and a save needs a folder"):
+            call("s3://bucket", model, optimizer)
+    with pytest.raises(UserError, match="is an address"):
+        localsgd.saved("s3://bucket")
+
+
 def test_arguments_that_are_something_else() -> None:
     model = net()
     with pytest.raises(UserError, match="an optimizer and its model, not Sequential and SGD"):

@@ -280,6 +280,21 @@ def test_others_settings_break_the_sync_for_those_who_fit() -> None:
         met({}, standing("x", alike="b"))
 
 
+def test_a_newcomer_that_does_not_fit_is_told_before_it_takes_anything() -> None:
+    engine, other = Alone(), Alone()
+    made(engine)
+    model, _ = made(other, local_steps=8)
+    before = weights(model)
+    with pytest.raises(UserError, match=r"this worker has another model or other settings than"):
+        other.take(engine.save())
+    assert torch.equal(weights(model), before)
+    fits = Alone()
+    made(fits)
+    fits.take(engine.save())
+    with pytest.raises(UserError, match="what another worker has sent is damaged"):
+        fits.take({**engine.save(), "inner": {"param_groups": []}})
+
+
 def test_reducers_say_whether_members_may_change() -> None:
     assert ExactMean().members_may_change
     assert CompressedMean(Sign()).members_may_change

@@ -9,26 +9,33 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import shutil
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch.optim import Optimizer
 
-from localsgd.errors import UserError
+from localsgd.errors import UserError, short
 from localsgd.integrations import worker_files
 from localsgd.integrations.extras import extra
 from localsgd.optimizer import LocalSGD, compact
 
 with extra("lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer
-    from lightning.pytorch.plugins import MixedPrecision, Precision
+    from lightning.pytorch.plugins import AsyncCheckpointIO, MixedPrecision, Precision
     from lightning.pytorch.strategies import DDPStrategy
     from lightning.pytorch.trainer.states import TrainerFn
+    from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 __all__ = ["LocalSGDStrategy"]
+
+PART = "localsgd"
+"""In a checkpoint: the part of its folder that has the workers' files of the same step."""
 
 
 class LocalSGDStrategy(DDPStrategy):
@@ -106,8 +113,12 @@ class LocalSGDStrategy(DDPStrategy):
         self._finished = False
         if not any(isinstance(callback, _AverageFirst) for callback in trainer.callbacks):
             trainer.callbacks.insert(0, _AverageFirst())
-        loop = trainer.fit_loop.epoch_loop
-        loop._broadcast_sigterm_tensor = _AfterSyncs(self.local_sgd, loop)
+        for callback in trainer.checkpoint_callbacks:
+            if (place := getattr(callback, "dirpath", None)) is not None:
+                _folder(place)  # Refused before the work that would be saved there.
+        if trainer.world_size > 1:
+            told = _ToldToStop(self.local_sgd, trainer)
+            trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = told.agree
 
     def on_train_start(self) -> None:
         if self._loaded:  # Not before: the Trainer drops gradients on its way here.
@@ -165,22 +176,36 @@ class LocalSGDStrategy(DDPStrategy):
         if self.local_sgd is not None and "optimizer_states" in checkpoint:
             module = self.lightning_module
             assert module is not None
+            folder = _folder(filepath)
+            part = f"step-{self.local_sgd.steps}{'-end' if self._finished else ''}"
             with self._own():
                 worker_files.write(
-                    _folder(filepath),
+                    folder / part,
                     module,
                     self.local_sgd,
                     scaler=getattr(self.precision_plugin, "scaler", None),
                 )
                 checkpoint["optimizer_states"] = [self.local_sgd.state_dict()]
+            checkpoint[PART] = part
             self.barrier()  # The checkpoint is there only when the files of all workers are.
+            super().save_checkpoint(checkpoint, filepath, storage_options)
+            if self.is_global_zero:
+                behind = isinstance(self.checkpoint_io, AsyncCheckpointIO)
+                _keep_newest(folder, 2 if behind else 1)
+            return
         super().save_checkpoint(checkpoint, filepath, storage_options)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> Any:
         checkpoint = super().load_checkpoint(checkpoint_path, weights_only)
         assert self.lightning_module is not None
         if self.lightning_module.trainer.state.fn == TrainerFn.FITTING:
-            own = worker_files.read(_folder(checkpoint_path))
+            part = str(checkpoint.get(PART, ""))
+            if not re.fullmatch(r"(step-[0-9]+(-end)?)?", part):
+                raise UserError(
+                    f"{checkpoint_path} is damaged: its workers' files are in {short(part)}; take "
+                    "another checkpoint"
+                )
+            own = worker_files.read(_folder(checkpoint_path) / part)
             self._loaded = own
             checkpoint["state_dict"] = own["model"]
             checkpoint["optimizer_states"] = [own["optimizer"]]
@@ -210,24 +235,61 @@ class _AverageFirst(Callback):
         optimizer.average_gradients()
 
 
-class _AfterSyncs:
-    """Asks whether the first process is told to end: once after a sync, not before every batch.
+class _ToldToStop:
+    """Ends or requeues all processes at one step, right after a sync, if any was told to.
 
-    The Trainer does so by a broadcast for which every process waits.
+    Lightning communicates in the handlers of signals, and asks the first process before every
+    batch. Between two syncs others are at other steps, or were not told, and would never answer.
     """
 
-    def __init__(self, optimizer: LocalSGD, loop: Any) -> None:
+    def __init__(self, optimizer: LocalSGD, trainer: Trainer) -> None:
         self._optimizer = optimizer
-        self._ask = type(loop)._broadcast_sigterm_tensor.__get__(loop)
+        self._trainer = trainer
+        self._told = {"end": 0, "requeue": 0}  # numbers of signals
         self._asked = -1
+        connector = self._connector = trainer._signal_connector
+        self._requeue = type(connector)._slurm_sigusr_handler_fn.__get__(connector)
+        connector._sigterm_notifier_fn = self._end_soon  # type: ignore[method-assign]
+        connector._slurm_sigusr_handler_fn = self._requeue_soon  # type: ignore[method-assign]
 
-    def __call__(self) -> None:
+    def _end_soon(self, number: int, _: Any) -> None:
+        launcher = self._trainer.strategy.launcher
+        if launcher is not None and not self._told["end"]:
+            launcher.kill(number)
+        self._told["end"] = number
+
+    def _requeue_soon(self, number: int, _: Any) -> None:
+        self._told["requeue"] = number
+
+    def agree(self) -> None:
+        """Before every batch, on all processes; they meet if a sync has just been."""
         steps = self._optimizer.steps
-        if self._optimizer.at_sync and steps != self._asked:
-            self._asked = steps
-            self._ask()
+        if not self._optimizer.at_sync or steps == self._asked:
+            return
+        self._asked = steps
+        told = torch.tensor([*self._told.values()], device=self._trainer.strategy.root_device)
+        dist.all_reduce(told, dist.ReduceOp.MAX)
+        end, requeue = told.tolist()
+        if requeue:
+            self._told["requeue"] = 0
+            self._requeue(requeue, None)
+        if end:
+            self._connector.received_sigterm = True
+            raise SIGTERMException
 
 
 def _folder(checkpoint: Any) -> Path:
     """Of the workers' files of a checkpoint, which may be a link to another."""
+    if "://" in str(checkpoint):
+        raise UserError(
+            f"{checkpoint} is an address, and the files of workers need a folder that all machines "
+            "see; save checkpoints there, and copy them"
+        )
     return Path(f"{os.path.realpath(checkpoint)}.localsgd")
+
+
+def _keep_newest(folder: Path, number: int) -> None:
+    """Removes the workers' files of what was saved under the same name before."""
+    parts = sorted(folder.glob("step-*"), key=os.path.getmtime)
+    for part in parts[:-number]:
+        shutil.rmtree(part, ignore_errors=True)

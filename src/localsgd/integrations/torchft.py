@@ -125,8 +125,8 @@ class Managed:
     ) -> None:
         if momenta not in get_args(Momenta):
             raise UserError(f'momenta={momenta!r} is unknown; there are "copy" and "zero"')
-        if workers is not None and workers < 1:
-            raise UserError(f"workers={workers} is no number of workers; give 1 or more")
+        if workers is not None and (type(workers) is not int or workers < 1):
+            raise UserError(f"workers={workers!r} is no number of workers; give 1 or more")
         self._joining: Joining | None = None
         if manager is None:
             self._joining = Joining.of(os.environ)
@@ -147,6 +147,7 @@ class Managed:
         self.momenta: Momenta = momenta
         given = getattr(manager, "_replica_id", None)
         self.name = given or own_name()
+        self._kept = False
         self.begins = self._joining is None or not self._joining.again
 
     @property
@@ -154,6 +155,12 @@ class Managed:
         return self.manager.current_step()
 
     def keep(self, save: Callable[[], Any], load: Callable[[Any], None]) -> None:
+        if self._kept:
+            raise UserError(
+                "this manager serves another LocalSGD already, whose syncs it counts; make a "
+                "manager of its own for each"
+            )
+        self._kept = True
         self.manager.register_state_dict_fn(KEY, load, save)
 
     def meet(self) -> GroupPeers:

@@ -122,6 +122,7 @@ class LocalSGDTrainer(Trainer):
         assert self.local_sgd is not None
         folder = Path(output_dir) / FOLDER
         worker_files.write(folder, self.model, self.local_sgd, scaler=self.accelerator.scaler)
+        self.accelerator.wait_for_everyone()  # Rank 0 removes older checkpoints right after this.
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None:

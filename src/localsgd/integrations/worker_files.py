@@ -7,14 +7,17 @@ goes on to the same bits only from its own.
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from localsgd.basics.files import as_saved, check_regular, open_anew
 from localsgd.basics.units import plural
@@ -42,6 +45,9 @@ def write(
         model: as this worker trains it, not the average.
         optimizer: of the model.
         scaler: this worker's gradient scaler, or `None`.
+
+    Raises:
+        UserError: the state holds what could not be read again; what was there before is unharmed.
     """
     waiting = optimizer.accumulating
     gradients = {
@@ -60,8 +66,27 @@ def write(
     }
     part = path.with_suffix(".part")
     with open_anew(part) as file:
-        torch.save(state, file)
+        torch.save(_plain(state), file)
+    if unknown := get_unsafe_globals_in_checkpoint(part):
+        part.unlink()
+        raise UserError(
+            f"{path} was not saved: the state of the model, the optimizer or the scaler holds "
+            f"{', '.join(unknown)}, which can't be read again without code in the file; keep "
+            "numbers, text and tensors there"
+        )
     os.replace(part, path)
+
+
+def _plain(value: Any) -> Any:
+    """The same with numbers of numpy as Python's: a scheduler may have set such a learning rate."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) in (dict, OrderedDict):
+        found = type(value)((key, _plain(part)) for key, part in value.items())
+        if metadata := getattr(value, "_metadata", None):
+            found._metadata = metadata
+        return found
+    return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
 
 
 def read(folder: str | Path) -> State:
@@ -82,7 +107,7 @@ def read(folder: str | Path) -> State:
     path = file_of(folder, _worker())
     check_regular(path)
     with as_saved(path, "begin anew from the averaged model, or take another checkpoint"):
-        state = torch.load(path, weights_only=True)
+        state = torch.load(path, map_location="cpu", weights_only=True)
         kinds = {"workers": int, "model": dict, "optimizer": dict, "gradients": dict}
         for name, kind in kinds.items():
             if not isinstance(state[name], kind):

@@ -24,7 +24,7 @@ from localsgd.errors import UserError
 from localsgd.optimizer.not_finite import seen_not_finite
 from localsgd.rows.layout import Layout
 from localsgd.rows.model_rows import Row
-from localsgd.rows.shards import local
+from localsgd.rows.shards import local, place_gradient
 
 PACK_BYTES = 32 * 2**20
 """Largest size of a pack of several tensors: enough for the wire, and small beside a model."""
@@ -77,6 +77,8 @@ class Pack:
 
     def _fill(self, views: Sequence[Tensor], marks: Tensor) -> list[int]:
         """Copies the gradients that exist; returns the indices of the missing ones."""
+        for parameter in self.parameters:
+            place_gradient(parameter)
         missing = [i for i, parameter in enumerate(self.parameters) if parameter.grad is None]
         present = [i for i, parameter in enumerate(self.parameters) if parameter.grad is not None]
         grads = [_dense(self.names[i], self.parameters[i]) for i in present]

@@ -13,11 +13,12 @@ from torch.optim import Optimizer
 from localsgd.averaging.buffers import put_buffers
 from localsgd.averaging.derived import renew
 from localsgd.averaging.outer import as_outer
+from localsgd.basics.files import as_saved
 from localsgd.errors import UserError
 from localsgd.loop import Loop
 from localsgd.optimizer.consistency import digest_of_text
 from localsgd.optimizer.managed import ManagedLevels
-from localsgd.optimizer.membership import Membership
+from localsgd.optimizer.membership import ALIKE, Membership
 from localsgd.optimizer.reports import Reports
 from localsgd.optimizer.settings import OuterChoice, Settings
 from localsgd.optimizer.start import settings_of_optimizer
@@ -111,6 +112,7 @@ class Newcomers:
         """Nobody writes here until the newcomer has it, as all wait for it in the sync."""
         copies = self.membership.engine.momenta == "copy"
         return {
+            "alike": self.membership.alike,
             "loop": self.loop.state(),
             "levels": self.levels.shared(),
             "inner": self.inner.state_dict() if copies else None,
@@ -119,8 +121,18 @@ class Newcomers:
             "reports": self.reports.state(),
         }
 
-    @torch.no_grad()
     def load(self, state: dict[str, Any]) -> None:
+        """Takes over what `save` gave, if this worker is like the one that gave it."""
+        if state.get("alike") != self.membership.alike:
+            raise UserError(
+                "this worker has another model or other settings than those with which the run "
+                f"goes on; {ALIKE}"
+            )
+        with as_saved("what another worker has sent", ALIKE):
+            self._take(state)
+
+    @torch.no_grad()
+    def _take(self, state: dict[str, Any]) -> None:
         self.loop.load(state["loop"])
         self.levels.load_shared(state["levels"])
         if state["inner"] is None:

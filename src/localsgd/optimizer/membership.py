@@ -29,6 +29,11 @@ from localsgd.wire.engine import Broken, Engine, Peers
 
 logger = logging.getLogger("localsgd")
 
+ALIKE = (
+    "start it with the same model (frozen parts included), optimizer, local_steps, reducer and "
+    "outer"
+)
+"""What a worker that does not fit has to do."""
 STANDING_BYTES = 1024
 """Of a standing on the wire, as JSON."""
 
@@ -278,8 +283,7 @@ class Membership:
         if self.name in others:
             raise UserError(
                 f"this worker has another model or other settings than {right.name}, with which "
-                "the run goes on; start it with the same model (frozen parts included), "
-                "optimizer, local_steps, reducer and outer"
+                f"the run goes on; {ALIKE}"
             )
         if others:
             raise Broken(f"{', '.join(others)} came with another model or other settings")

@@ -242,5 +242,10 @@ def _listed(optimizer: LocalSGD | Sequence[LocalSGD]) -> Sequence[LocalSGD]:
 
 def _absolute(folder: str | os.PathLike[str]) -> Path:
     """Where the folder is; for a link where it leads, as a save replaces the folder itself."""
+    if "://" in str(folder):
+        raise UserError(
+            f"{folder} is an address, and a save needs a folder that all ranks see; save there, "
+            "and copy it"
+        )
     place = Path(os.path.abspath(folder))
     return Path(os.path.realpath(place)) if place.is_symlink() else place

@@ -20,7 +20,7 @@ from localsgd.optimizer import averaged_file
 from localsgd.optimizer.ddp import unwrapped
 from localsgd.optimizer.local_sgd import LocalSGD
 from localsgd.optimizer.save_source import name_of
-from localsgd.rows.shards import is_sharded
+from localsgd.rows.shards import is_sharded, place_gradient
 from localsgd.saving.tree import as_tensor, pack
 
 ABOUT = "about"
@@ -60,8 +60,10 @@ def own_parts(model: nn.Module, optimizers: Sequence[LocalSGD], more: Any) -> di
     tensors: dict[str, Tensor] = {}
     own = name_of(lead.worker, lead.agreement.position, lead.agreement.positions)
     if any(optimizer.accumulating for optimizer in optimizers):
-        named = module.named_parameters()
-        tree[GRADIENTS] = {name: p.grad for name, p in named if p.grad is not None}
+        named = dict(module.named_parameters())
+        for parameter in named.values():
+            place_gradient(parameter)
+        tree[GRADIENTS] = {name: p.grad for name, p in named.items() if p.grad is not None}
     for part in tree:
         found, text = pack(tree[part], f"{own}/{part}")
         tensors |= found

@@ -40,6 +40,19 @@ def cut_like(tensor: Tensor, like: Tensor) -> Tensor:
     return distribute_tensor(here, like.device_mesh, like.placements, src_data_rank=None)
 
 
+def place_gradient(parameter: Tensor) -> None:
+    """Gives a parameter's gradient the placements of the parameter.
+
+    `SequenceParallel` leaves parts of a sum on the ranks (`Partial`), which are no shards. All
+    ranks of the worker must call it.
+    """
+    gradient = parameter.grad
+    if not is_sharded(parameter) or not is_sharded(gradient):
+        return
+    if gradient.placements != parameter.placements:
+        parameter.grad = gradient.redistribute(placements=parameter.placements)
+
+
 def ranks_of(tensor: Tensor) -> list[int]:
     """The ranks that hold a `DTensor`."""
     return tensor.device_mesh.mesh.flatten().tolist() if is_sharded(tensor) else []
