@@ -26,13 +26,13 @@ class Family:
 
 
 SHORT = (
-    "Every arm has three seeds there, as in the paper, and a verdict takes five: `--seeds 5` runs "
+    "Every arm has three seeds here, as in the paper, and a verdict takes five: `--seeds 5` runs "
     "the missing ones."
 )
-UNDESIGNED = "Nothing of it is trained there; only M1 to M5 of `studies/headline.py` are."
-AS_M5 = "It can be shown there: M5 of `studies/headline.py`, five seeds."
+UNDESIGNED = "Nothing of it is trained here; only M1 to M5 of `studies/headline.py` are."
+AS_M5 = "It can be shown here: M5 of `studies/headline.py`, five seeds."
 NOT_CONVERGED = (
-    "Nothing has converged there. The small network on 5,000 images of Fashion-MNIST ends at 89 to "
+    "Nothing has converged here. The small network on 5,000 images of Fashion-MNIST ends at 89 to "
     "90 % of its training data. Its large batch (A2) is 0.74 points below one worker (A1), but at "
     "rates that are not tuned: one worker does better at twice its rate. The second phase has 234 "
     "steps, 15 rounds of H = 16, where the paper's has 3,660. The paper's effect is 0.3 to 0.6 "
@@ -42,7 +42,7 @@ NOT_CONVERGED = (
     "are dropped."
 )
 MAIN = (
-    "It can be shown there: M1 trains the paper's ResNet-20 by its procedure on 10,000 images of "
+    "It can be shown here: M1 trains the paper's ResNet-20 by its procedure on 10,000 images of "
     "CIFAR-10, ten seeds, at a rate of A2 that is tuned on a seed that does not count. Ten seeds "
     "find an effect of one deviation in four of five cases, as the claim is alone in its family."
 )
@@ -71,8 +71,8 @@ FAMILIES: dict[str, Family] = {
         why={
             "small": "Test loss is an outcome at the medium scale only.",
             "medium": (
-                "The paper says nothing of test loss. It is the second outcome of the same runs, "
-                "named before the first of them: H = 16 of M1, beside seven other claims."
+                "The paper says nothing of test loss. It is the second outcome of the runs of M1, "
+                "M2 and M3, named before the first of them."
             ),
             "paper": "Test loss is an outcome at the medium scale only.",
         },
@@ -87,7 +87,7 @@ FAMILIES: dict[str, Family] = {
                 "for both to converge."
             ),
             "medium": (
-                "It can be shown there: M1 has A1 and A2 at tuned rates, ten seeds. M2 takes their "
+                "It can be shown here: M1 has A1 and A2 at tuned rates, ten seeds. M2 takes their "
                 "factors over, which decides nothing. M3 has no A1."
             ),
             "paper": SHORT,
@@ -103,7 +103,7 @@ FAMILIES: dict[str, Family] = {
                 "reason. The grids over K and H have three seeds, and a verdict takes five."
             ),
             "medium": (
-                "It can be shown there for H = 8: M1 has A4 and A3, whose rate is tuned down to a "
+                "It can be shown here for H = 8: M1 has A4 and A3, whose rate is tuned down to a "
                 "sixteenth of the scaled one, ten seeds."
             ),
             "paper": SHORT,
@@ -127,7 +127,7 @@ FAMILIES: dict[str, Family] = {
         True,
         {
             "small": (
-                "Signs with steps of equal length end 20 points below plain SGD there, far from "
+                "Signs with steps of equal length end 20 points below plain SGD here, far from "
                 "converged, so that differences between H say nothing of the paper's. Three seeds."
             ),
             "medium": AS_M5,
@@ -185,7 +185,7 @@ FAMILIES: dict[str, Family] = {
                 "differs it does so by 2 % at most, less than is of interest, and explains no gap."
             ),
             "medium": (
-                "It can be shown there: M4 of `studies/headline.py` measures M1's models of "
+                "It can be shown here: M4 of `studies/headline.py` measures M1's models of "
                 "post-local SGD (H = 16) and of the large batch, five seeds."
             ),
             "paper": SHORT,

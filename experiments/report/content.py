@@ -169,7 +169,8 @@ def section(entry: Entry, store: Store, pages: Mapping[str, Page]) -> Section:
     if entry.label not in pages:
         return Section(entry, None)
     study, page = studies()[entry.label], pages[entry.label]
-    jobs = distinct([*study.jobs(store.scale), *study.later(store), *_behind(page)])
+    known = study.jobs(store.scale) if study.whole is None else study.whole(store)
+    jobs = distinct([*known, *study.later(store), *_behind(page)])
     done = sum(store.of(job) is not None for job in jobs)
     return Section(entry, page, jobs, done)
 

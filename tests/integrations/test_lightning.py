@@ -97,7 +97,45 @@ def test_a_checkpoint_that_takes_anothers_place_loses_neither(
 ) -> None:
     crew.run(newest_under_one_name, (arguments(tmp_path, accumulate=1), cut), SECONDS)
     assert_ended_by_hand(LIGHTNING, tmp_path, accumulate=1)
-    assert [path.name for path in tmp_path.glob("step=last.ckpt.localsgd/*")] == ["step-60"]
+    (part,) = tmp_path.glob("step=last.ckpt.localsgd/*")
+    assert part.name == "step-60-batch-60"
+
+
+def from_an_earlier_version(given: dict[str, Any]) -> list[str]:
+    """Goes on from a checkpoint whose workers' files lie in its folder itself; what is said of one
+    that names another folder.
+    """
+    module = program(LIGHTNING.program)
+    with launched(), killed_at(17), suppress(Killed):
+        module.main(**given)
+    newest = max(given["out"].glob("*.ckpt"), key=os.path.getmtime)
+    folder = Path(f"{newest}.localsgd")
+    whole = torch.load(newest, weights_only=False)
+    dist.barrier()
+    if dist.get_rank() == 0:
+        torch.save({**whole, "localsgd": "../elsewhere"}, newest)
+    dist.barrier()
+    with launched(), pytest.raises(UserError) as refused:
+        program(LIGHTNING.program).main(**given)
+    dist.barrier()
+    if dist.get_rank() == 0:
+        part = folder / whole.pop("localsgd")
+        torch.save(whole, newest)
+        for file in part.iterdir():
+            file.rename(folder / file.name)
+        part.rmdir()
+    dist.barrier()
+    with launched():
+        program(LIGHTNING.program).main(**given)
+    return [str(refused.value), *(path.name for path in folder.iterdir())]
+
+
+def test_a_checkpoint_of_an_earlier_version_is_gone_on_from(crew: Crew, tmp_path: Path) -> None:
+    found = crew.run(from_an_earlier_version, (arguments(tmp_path, accumulate=1),), SECONDS)
+    for said, *files in found:
+        assert "is damaged: its workers' files are in '../elsewhere'" in said
+        assert sorted(files) == ["worker-0.pt", "worker-1.pt"]
+    assert_ended_by_hand(LIGHTNING, tmp_path, accumulate=1)
 
 
 @contextmanager
@@ -117,14 +155,16 @@ def signalled_at(number: int, batches: dict[int, int]) -> Iterator[None]:
         yield
 
 
-def told_to_end(given: dict[str, Any], rank: int) -> int:
-    """The number of steps after which the run has ended."""
+def told_to_end(given: dict[str, Any], rank: int, batch: int) -> tuple[int, list[str]]:
+    """The number of steps after which the run has ended; handlers that are not Lightning's."""
     module = program(LIGHTNING.program)
     found: list[Any] = []
     module.Trainer = partial(kept, found, module.Trainer)
-    with launched(), signalled_at(signal.SIGTERM, {rank: 17}), pytest.raises(SystemExit):
+    with launched(), signalled_at(signal.SIGTERM, {rank: batch}), pytest.raises(SystemExit):
         module.main(**given)
-    return found[0].strategy.local_sgd.steps
+    (trainer,) = found
+    left = [name for name in vars(trainer._signal_connector) if name.endswith("_fn")]
+    return trainer.strategy.local_sgd.steps, left
 
 
 def kept(found: list[Any], make: Callable[..., Any], **keywords: Any) -> Any:
@@ -132,12 +172,13 @@ def kept(found: list[Any], make: Callable[..., Any], **keywords: Any) -> Any:
     return found[-1]
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("rank", "batch", "end"), [(0, 17, 20), (1, 17, 20), (1, 60, 60)])
 def test_one_that_is_told_to_end_ends_all_after_the_sync(
-    crew: Crew, tmp_path: Path, rank: int
+    crew: Crew, tmp_path: Path, rank: int, batch: int, end: int
 ) -> None:
+    """In the last round too, after which nothing is asked."""
     given = arguments(tmp_path, accumulate=1)
-    assert crew.run(told_to_end, (given, rank), SECONDS) == [20, 20]
+    assert crew.run(told_to_end, (given, rank, batch), SECONDS) == [(end, []), (end, [])]
 
 
 def requeued(given: dict[str, Any]) -> int:
@@ -185,8 +226,29 @@ def test_a_job_that_slurm_requeues_saves_after_the_sync_and_goes_on(
     assert_ended_by_hand(LIGHTNING, tmp_path, accumulate=1)
 
 
-def test_an_address_is_no_folder_of_workers() -> None:
-    from localsgd.integrations.lightning import _folder
+def addressed(given: dict[str, Any], what: str) -> int:
+    """The number of steps with checkpoints at an address."""
+    from lightning.pytorch.callbacks import ModelCheckpoint
 
-    with pytest.raises(UserError, match=r"s3://bucket/run is an address, .* copy them"):
-        _folder("s3://bucket/run")
+    class Elsewhere(ModelCheckpoint):
+        """Has been told an address, and never writes there."""
+
+        def __init__(self, folder: Path, **_: Any) -> None:
+            super().__init__(folder, every_n_epochs=50, save_weights_only=what == "weights")
+            self.dirpath = "memory://bucket/run"
+
+    module = program(LIGHTNING.program)
+    module.ModelCheckpoint = Elsewhere
+    found: list[Any] = []
+    module.Trainer = partial(kept, found, module.Trainer)
+    with launched():
+        module.main(**given)
+    return found[0].strategy.local_sgd.steps
+
+
+def test_an_address_is_no_folder_of_workers(crew: Crew, tmp_path: Path) -> None:
+    """Refused before anything is trained, unless nothing of a worker is saved there."""
+    given = arguments(tmp_path, accumulate=1)
+    assert crew.run(addressed, (given, "weights"), SECONDS) == [60, 60]
+    with pytest.raises(Exception, match=r"memory://bucket/run is an address, .* copy them"):
+        crew.run(addressed, (given, "all"), SECONDS)

@@ -1,15 +1,20 @@
-"""A language model, whose tokens the Trainer would count over all processes at every step."""
+"""A language model, whose tokens the Trainer would count at every step; older checkpoints."""
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from tests.distributed.harness import Crew
-from tests.integrations.frameworks import SECONDS, BySteps, launched
+from tests.integrations.frameworks import SECONDS, BySteps, Killed, killed_at, launched
+from tests.integrations.frameworks import example as program
 
 pytest.importorskip("transformers", reason="needs localsgd[transformers]")
 
@@ -56,3 +61,32 @@ def test_nothing_crosses_between_syncs_and_all_weights_are_saved(
     for name, tensor in saved.items():
         assert (tensor.numpy() == weights[name]).all(), name
         assert (weights[name] == others[name]).all(), name
+
+
+def late(folder: str) -> list[bool]:
+    """Whether rank 0 finds rank 1's file, which comes late, when it goes on after a save."""
+    from localsgd.integrations import transformers, worker_files
+
+    write, found = worker_files.write, []
+
+    def slowly(*arguments: Any, **keywords: Any) -> None:
+        if dist.get_rank() == 1:
+            time.sleep(1.0)
+        write(*arguments, **keywords)
+
+    class Looks(transformers.LocalSGDTrainer):
+        def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+            super()._save_optimizer_and_scheduler(output_dir)
+            found.append(worker_files.file_of(Path(output_dir) / "localsgd", 1).exists())
+
+    module = program("with_trainer")
+    module.LocalSGDTrainer = Looks
+    slow = mock.patch.object(worker_files, "write", slowly)
+    with launched(), slow, killed_at(8), suppress(Killed):
+        module.main(out=Path(folder), epochs=1, accumulate=1, dtype=torch.float64)
+    return found
+
+
+def test_older_checkpoints_stay_until_all_workers_have_written(crew: Crew, tmp_path: Path) -> None:
+    """The Trainer removes them right after this, on rank 0."""
+    assert crew.run(late, (str(tmp_path),), SECONDS) == [[True], [True]]

@@ -190,8 +190,8 @@ REDUCERS = [
         ("Int8Codec.encode", "chunks.abs().amax(1, keepdim=True)", "chunks.abs().max()"),
         (
             "TopK.codec",
-            "max(1, math.ceil(exact))",
-            "max(1, int(exact))",
+            "math.ceil(share * fragments.scalars)",
+            "max(1, int(share * fragments.scalars))",
         ),
         ("TopKCodec.encode", "x.abs()", "x"),
         ("SignCodec.read", "out[end:] = 0.0", ""),

@@ -62,7 +62,8 @@ class Delay:
         correction: c, in (0, 1]; it matters only with a delay.
 
     Raises:
-        UserError: a number is no number or out of range, or `syncs` is above `fragments`.
+        UserError: `fragments` or `syncs` is no whole number in its range, or `correction` is no
+            number in (0, 1].
     """
 
     fragments: int = 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import stat
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -117,6 +118,15 @@ _DAMAGE = (
     ValueError,
     pickle.UnpicklingError,
 )
+
+
+def is_address(place: str | os.PathLike[str]) -> bool:
+    """Whether a place is an address such as `s3://bucket/run`, not a file's; as a `Path` too.
+
+    >>> is_address("s3://bucket/run"), is_address(Path("gs://bucket")), is_address("/a/b:/c")
+    (True, True, False)
+    """
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", os.fspath(place)) is not None
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from localsgd.train.config.vary import Point, point
 from localsgd.train.engine.run_folder import Folder, write_whole
 
 NAME = "sweep.json"
+STALE_SECONDS = 60.0
+"""A file that has been half written for so long is of a process that is gone."""
 
 
 class Swept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,6 +46,9 @@ def keep(out: Path, runs: Sequence[str], varied: Sequence[str], baseline: Point)
     """Writes what is swept into the folder `out`; all shards of a sweep may do so at once."""
     out.mkdir(parents=True, exist_ok=True)
     kept = Swept(tuple(runs), tuple(varied), baseline.words)
+    for left in out.glob(f"{NAME}.*.partial"):  # of one that was killed
+        if time.time() - left.stat().st_mtime > STALE_SECONDS:
+            left.unlink(missing_ok=True)
     write_whole(out / NAME, msgspec.json.format(msgspec.json.encode(kept)) + b"\n", shared=True)
 
 

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.optim import Optimizer
 
+from localsgd.basics.files import is_address
 from localsgd.errors import UserError, short
 from localsgd.integrations import worker_files
 from localsgd.integrations.extras import extra
@@ -27,7 +28,7 @@ from localsgd.optimizer import LocalSGD, compact
 
 with extra("lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer
-    from lightning.pytorch.plugins import AsyncCheckpointIO, MixedPrecision, Precision
+    from lightning.pytorch.plugins import MixedPrecision, Precision, TorchCheckpointIO
     from lightning.pytorch.strategies import DDPStrategy
     from lightning.pytorch.trainer.states import TrainerFn
     from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -36,6 +37,8 @@ __all__ = ["LocalSGDStrategy"]
 
 PART = "localsgd"
 """In a checkpoint: the part of its folder that has the workers' files of the same step."""
+LATE = 4
+"""Parts that are kept where a checkpoint may be written later than it is saved."""
 
 
 class LocalSGDStrategy(DDPStrategy):
@@ -82,6 +85,7 @@ class LocalSGDStrategy(DDPStrategy):
         self._finished = False
         self._shown: ExitStack | None = None
         self._loaded: worker_files.State = {}
+        self._told: _ToldToStop | None = None
 
     # Set-up.
 
@@ -114,11 +118,12 @@ class LocalSGDStrategy(DDPStrategy):
         if not any(isinstance(callback, _AverageFirst) for callback in trainer.callbacks):
             trainer.callbacks.insert(0, _AverageFirst())
         for callback in trainer.checkpoint_callbacks:
-            if (place := getattr(callback, "dirpath", None)) is not None:
+            place = getattr(callback, "dirpath", None)
+            if place is not None and not getattr(callback, "save_weights_only", False):
                 _folder(place)  # Refused before the work that would be saved there.
         if trainer.world_size > 1:
-            told = _ToldToStop(self.local_sgd, trainer)
-            trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = told.agree
+            self._told = _ToldToStop(self.local_sgd, trainer)
+            trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = self._told.agree
 
     def on_train_start(self) -> None:
         if self._loaded:  # Not before: the Trainer drops gradients on its way here.
@@ -130,6 +135,14 @@ class LocalSGDStrategy(DDPStrategy):
         assert self.local_sgd is not None
         self.local_sgd.finish()
         self._finished = True  # From here on the model is the average, whoever asks.
+        if self._told is not None:
+            self._told.agree(last=True)
+
+    def teardown(self) -> None:
+        if self._told is not None:
+            self._told.close()
+        self._told = None
+        super().teardown()
 
     # Evaluation.
 
@@ -177,7 +190,8 @@ class LocalSGDStrategy(DDPStrategy):
             module = self.lightning_module
             assert module is not None
             folder = _folder(filepath)
-            part = f"step-{self.local_sgd.steps}{'-end' if self._finished else ''}"
+            batches = module.trainer.fit_loop.epoch_loop.total_batch_idx + 1
+            part = f"step-{self.local_sgd.steps}-batch-{batches}{'-end' if self._finished else ''}"
             with self._own():
                 worker_files.write(
                     folder / part,
@@ -190,8 +204,8 @@ class LocalSGDStrategy(DDPStrategy):
             self.barrier()  # The checkpoint is there only when the files of all workers are.
             super().save_checkpoint(checkpoint, filepath, storage_options)
             if self.is_global_zero:
-                behind = isinstance(self.checkpoint_io, AsyncCheckpointIO)
-                _keep_newest(folder, 2 if behind else 1)
+                at_once = type(self.checkpoint_io) is TorchCheckpointIO
+                _keep_newest(folder, 1 if at_once else LATE)
             return
         super().save_checkpoint(checkpoint, filepath, storage_options)
 
@@ -200,7 +214,7 @@ class LocalSGDStrategy(DDPStrategy):
         assert self.lightning_module is not None
         if self.lightning_module.trainer.state.fn == TrainerFn.FITTING:
             part = str(checkpoint.get(PART, ""))
-            if not re.fullmatch(r"(step-[0-9]+(-end)?)?", part):
+            if not re.fullmatch(r"(step-[0-9]+-batch-[0-9]+(-end)?)?", part):
                 raise UserError(
                     f"{checkpoint_path} is damaged: its workers' files are in {short(part)}; take "
                     "another checkpoint"
@@ -215,7 +229,7 @@ class LocalSGDStrategy(DDPStrategy):
 
     def remove_checkpoint(self, filepath: Any) -> None:
         super().remove_checkpoint(filepath)
-        if self.is_global_zero:
+        if self.is_global_zero and not is_address(filepath):
             shutil.rmtree(_folder(filepath), ignore_errors=True)
 
 
@@ -247,6 +261,7 @@ class _ToldToStop:
         self._trainer = trainer
         self._told = {"end": 0, "requeue": 0}  # numbers of signals
         self._asked = -1
+        self._over = False
         connector = self._connector = trainer._signal_connector
         self._requeue = type(connector)._slurm_sigusr_handler_fn.__get__(connector)
         connector._sigterm_notifier_fn = self._end_soon  # type: ignore[method-assign]
@@ -257,16 +272,17 @@ class _ToldToStop:
         if launcher is not None and not self._told["end"]:
             launcher.kill(number)
         self._told["end"] = number
+        self._connector.received_sigterm |= self._over  # Nobody will be asked again.
 
     def _requeue_soon(self, number: int, _: Any) -> None:
         self._told["requeue"] = number
 
-    def agree(self) -> None:
-        """Before every batch, on all processes; they meet if a sync has just been."""
+    def agree(self, *, last: bool = False) -> None:
+        """Before every batch, and at the end; all processes meet if a sync has just been."""
         steps = self._optimizer.steps
-        if not self._optimizer.at_sync or steps == self._asked:
+        if not last and (not self._optimizer.at_sync or steps == self._asked):
             return
-        self._asked = steps
+        self._asked, self._over = steps, last
         told = torch.tensor([*self._told.values()], device=self._trainer.strategy.root_device)
         dist.all_reduce(told, dist.ReduceOp.MAX)
         end, requeue = told.tolist()
@@ -277,10 +293,15 @@ class _ToldToStop:
             self._connector.received_sigterm = True
             raise SIGTERMException
 
+    def close(self) -> None:
+        """Gives Lightning its handlers back, for what is not training."""
+        for name in ("_sigterm_notifier_fn", "_slurm_sigusr_handler_fn"):
+            vars(self._connector).pop(name, None)
+
 
 def _folder(checkpoint: Any) -> Path:
     """Of the workers' files of a checkpoint, which may be a link to another."""
-    if "://" in str(checkpoint):
+    if is_address(checkpoint):
         raise UserError(
             f"{checkpoint} is an address, and the files of workers need a folder that all machines "
             "see; save checkpoints there, and copy them"
@@ -293,3 +314,5 @@ def _keep_newest(folder: Path, number: int) -> None:
     parts = sorted(folder.glob("step-*"), key=os.path.getmtime)
     for part in parts[:-number]:
         shutil.rmtree(part, ignore_errors=True)
+    for file in folder.glob("worker-*.pt"):  # of earlier versions, which had no parts
+        file.unlink()

@@ -30,8 +30,8 @@ from localsgd.wire.engine import Broken, Engine, Peers
 logger = logging.getLogger("localsgd")
 
 ALIKE = (
-    "start it with the same model (frozen parts included), optimizer, local_steps, reducer and "
-    "outer"
+    "start this worker with the same model (frozen parts included), optimizer, local_steps, "
+    "reducer and outer"
 )
 """What a worker that does not fit has to do."""
 STANDING_BYTES = 1024

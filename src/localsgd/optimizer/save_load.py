@@ -17,7 +17,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from localsgd.basics.files import as_saved
+from localsgd.basics.files import as_saved, is_address
 from localsgd.basics.messages import read_messages
 from localsgd.errors import PeerLost, UserError
 from localsgd.optimizer import averaged_file
@@ -242,7 +242,7 @@ def _listed(optimizer: LocalSGD | Sequence[LocalSGD]) -> Sequence[LocalSGD]:
 
 def _absolute(folder: str | os.PathLike[str]) -> Path:
     """Where the folder is; for a link where it leads, as a save replaces the folder itself."""
-    if "://" in str(folder):
+    if is_address(folder):
         raise UserError(
             f"{folder} is an address, and a save needs a folder that all ranks see; save there, "
             "and copy it"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -55,8 +56,8 @@ class TopK(Compressor):
                 f"top-k has indices of 32 bits, too few for {fragments.length} scalars; choose "
                 "another compressor"
             )
-        exact = round(self.fraction * fragments.scalars, 9)  # 0.07 of 100 is 7.000000000000001
-        return TopKCodec(fragments, scale_dtype(dtype), max(1, math.ceil(exact)))
+        share = Fraction(str(float(self.fraction)))  # 0.07 * 100 would be 7.000000000000001
+        return TopKCodec(fragments, scale_dtype(dtype), math.ceil(share * fragments.scalars))
 
 
 class TopKCodec:

@@ -131,6 +131,18 @@ def test_cut_off_again_and_again(tmp_path: Path) -> None:
     assert steps == [4, 8, 11]
 
 
+def test_ctrl_c_ends_nothing_where_it_is_ignored(tmp_path: Path) -> None:
+    """As in the background of a script, whose terminal sends it to all."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        run = prepared(tiny(), tmp_path / "run", at_step=signalled_at(3, signal.SIGINT))
+        assert run.train() is not None
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert Folder.open(tmp_path / "run").summary() is not None
+
+
 def test_interrupted_twice_while_it_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = finished({}, tmp_path / "whole")
     write = checkpoints._write

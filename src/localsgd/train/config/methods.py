@@ -55,20 +55,20 @@ class Method:
         title: a description for people.
         schedule: makes the schedule of one level from its H and the run's moments.
         several_levels: whether it needs more than one level.
-        one_level: whether it can have no more.
         uses: the settings of the run that its schedule reads, of `local_steps`, `switch`,
             `step_warmup`, `adapt_every`, `qsr_alpha`, `waiting`, `lr_cycles`.
         preset: values of the run's settings that are not given.
         grows_batch: whether gradients are added up instead of local steps.
+        one_level: whether it can have no more than one level.
     """
 
     title: str
     schedule: Callable[[int, Moments], Schedule]
     several_levels: bool = False
-    one_level: bool = False
     uses: tuple[str, ...] = ("local_steps",)
     preset: Mapping[str, Any] = field(default_factory=dict)
     grows_batch: bool = False
+    one_level: bool = False
 
 
 def _local(local_steps: int, moments: Moments) -> Schedule:
