@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from localsgd.basics.seeds import generator_for
@@ -42,7 +43,8 @@ def test_one_run(command: Command, whole: Path, tmp_path: Path) -> None:
     for record in records:
         count[record["kind"]] += 1
     once = ("score", "eigenvalues", "trace", "density", "sharpness", "gradient noise", "step noise")
-    assert count == {**dict.fromkeys(once, 2), "curve": 4, "surface": 2}
+    assert count == {**dict.fromkeys(once, 2), "curve": 4, "surface": 2, "step noise": 1}
+    assert [one["data"] for one in records if one["kind"] == "step noise"] == ["train"]
     figures = sorted(path.name for path in tmp_path.glob("*.png"))
     assert figures == [
         "curve.png", "density.png", "eigenvalues.png", "sharpness.png", "step_noise.png",
@@ -188,3 +190,21 @@ def test_noise_is_that_of_batches_of_all_samples(
     assert command("landscape", whole, *what, "--out", tmp_path, "--quiet").status == 0
     _, measured, step = read_records(tmp_path / "landscape.jsonl")
     assert step["averaged"] == pytest.approx(60 / 79 / 20 * measured["centred"])
+
+
+def test_weights_in_float64_are_measured_as_they_are(command: Command, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    exact = ("--precision", "float64", "--out", run, "--quiet")
+    assert command("run", *TINY, *exact).status == 0
+    saved = load_file(run / "model.safetensors")
+    found = load(Folder.open(run), tasks.load("digits"), "cpu").state_dict()
+    for name, weights in saved.items():
+        assert torch.equal(found[name], weights), name
+    assert any(not torch.equal(one.float().double(), one) for one in saved.values())
+
+
+def test_runs_of_other_precision_are_refused(command: Command, whole: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert command("run", *TINY, "--precision", "float64", "--out", run, "--quiet").status == 0
+    says = f"has precision float32 and {run.name} precision float64; give runs that have the same"
+    refused(command, says, "landscape", whole, run, "--out", tmp_path / "out")

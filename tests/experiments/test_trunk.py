@@ -236,3 +236,15 @@ def test_locks_and_trunks_are_no_links_or_pipes(tmp_path: Path) -> None:
     third = prepare(wanted, data("digits", None, 320), tmp_path / "third", Observer())
     with pytest.raises(UserError, match="is a pipe or a device"):
         trunk.start(third, place)
+
+
+def test_rows_that_are_alike_are_kept_once(tmp_path: Path) -> None:
+    """Also in the file: a view is saved with all the memory that it lies in."""
+    task = data("digits", None, 320)
+    run = complete_run(Run(**{**GROUND, **SWITCHED["post-local"]}), task.card)
+    execution = prepare(run, task, tmp_path / "run", Observer())
+    first, *others = trunk._frozen(execution)["workers"]
+    assert len(others) == 3
+    assert all(one["params"] is first["params"] for one in others)
+    for tensor in (first["params"], *first["buffers"]):
+        assert tensor.untyped_storage().nbytes() == tensor.nbytes

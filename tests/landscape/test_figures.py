@@ -83,3 +83,32 @@ def test_nothing_is_drawn_through_a_link(tmp_path: Path) -> None:
 def test_drift_of_a_run_that_has_diverged_is_a_gap(tmp_path: Path) -> None:
     drawn = [*DRIFT, {**DRIFT[0], "step": 12, "to_mean": [None, 1.0], "updates": [None, None]}]
     assert draw(drawn, tmp_path) == [tmp_path / "drift.png"]
+
+
+def test_a_surface_without_a_finite_loss_says_so(tmp_path: Path) -> None:
+    nothing = {**SURFACE, "loss": [[None, None], [None, None]]}
+    assert [p.name for p in draw([SURFACE, nothing], tmp_path)] == ["surface.png"]
+    *_, axes = FIGURES["surface"]([nothing]).axes
+    assert [text.get_text() for text in axes.texts] == ["no finite loss"]
+
+
+@pytest.mark.parametrize("gap", [0, 2])
+def test_a_line_with_a_gap_is_drawn_but_for_it(gap: int) -> None:
+    accuracy: list[float | None] = [0.9, 0.8, 0.7]
+    accuracy[gap] = None
+    values = {"loss": [1.0, 2.0, 3.0], "accuracy": accuracy}
+    record = {"kind": "interpolation", "positions": [0, 0.5, 1], "data": {"train": values}}
+    _, accuracies = lines("interpolation", [record])
+    (line,) = accuracies
+    drawn = line.get_ydata()
+    assert [value for value in drawn if value == value] == pytest.approx(
+        [100 * value for value in accuracy if value is not None]
+    )
+    assert drawn[gap] != drawn[gap]
+
+
+def test_eigenvalues_say_of_which_matrix() -> None:
+    record = {"kind": "eigenvalues", "values": [2.0, 1.0, 0.5], "residuals": [0.0] * 3}
+    for curvature, name in (("hessian", "Hessian"), ("fisher", "Fisher matrix")):
+        (axes,) = FIGURES["eigenvalues"]([{**record, "curvature": curvature}]).axes
+        assert axes.get_ylabel() == f"eigenvalue of the {name}"

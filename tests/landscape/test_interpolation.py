@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -104,3 +106,20 @@ def test_what_cannot_be_interpolated() -> None:
     found = interpolate(one, one, LOSS, data(), [0.0, 0.5])
     with pytest.raises(UserError, match="position 1"):
         found.barrier("train")
+
+
+def test_a_line_that_breaks_down_connects_nothing() -> None:
+    def gap(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return z[0, 0].abs().sub(0.5).sqrt()  # NaN near the middle
+
+    ends = Bowl(-1.0, 0.0, 0.0), Bowl(1.0, 0.0, 0.0)
+    found = interpolate(*ends, gap, {"train": DATA}, [0.0, 0.25, 0.5, 0.75, 1.0])
+    barrier = found.barrier("train")
+    assert math.isnan(barrier.height)
+    assert not barrier.connected(1e9)
+
+
+def test_models_of_other_dtypes_are_refused() -> None:
+    one, two = two_nets()
+    with pytest.raises(UserError, match=r"torch.float64 in the first and .* torch.float32 in the"):
+        interpolate(one, two.float(), LOSS, data(), [0.0, 1.0])

@@ -114,3 +114,9 @@ def test_nothing_asked_for(wanted: tuple[int, int]) -> None:
 def test_a_basis_that_is_too_small() -> None:
     with pytest.raises(UserError, match="max_basis=12"):
         lanczos(Matrix(torch.eye(50)), 10, max_basis=10)
+
+
+def test_a_product_that_is_not_finite_is_no_eigenvalue() -> None:
+    matrix = torch.diag(torch.tensor([1.0, torch.inf], dtype=torch.float64))
+    with pytest.raises(UserError, match="a product with the curvature is not finite"):
+        lanczos(Matrix(matrix), 1)

@@ -108,3 +108,10 @@ def test_bad_input_gets_one_line(make, match: str) -> None:
     with pytest.raises(UserError, match=match) as caught:
         make()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_in_half_precision_are_refused(dtype: torch.dtype) -> None:
+    """Counts of samples overflow, and sums of gradients lose what is added."""
+    with pytest.raises(UserError, match=f"parameters are {dtype}, .* give model.float"):
+        objective(batch_norm_net().to(dtype))

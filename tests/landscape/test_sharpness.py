@@ -102,3 +102,12 @@ def test_the_model_is_left_alone() -> None:
 def test_a_negative_ball() -> None:
     with pytest.raises(UserError, match="radius -1"):
         worst_rise(objective(), -1)
+
+
+def test_its_eigenvalues_say_how_far_they_converged() -> None:
+    net = batch_norm_net()
+    loose = sharpness(objective(net), tolerance=0.3)
+    tight = sharpness(objective(net), tolerance=1e-8)
+    assert tight.residual < 1e-8
+    assert loose.residual > tight.residual
+    assert sharpness(objective(net), tolerance=0.3, seed=1).largest != loose.largest

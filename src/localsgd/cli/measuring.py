@@ -21,6 +21,7 @@ from localsgd.landscape import Plan, compare, write_report
 from localsgd.landscape.announce import Progress as Tell
 from localsgd.landscape.statistics import batch_norms
 from localsgd.show.narrow import Fitting
+from localsgd.train.config.methods import method
 from localsgd.train.config.parts import going_on
 from localsgd.train.config.run import Run
 from localsgd.train.data import models, tasks
@@ -106,9 +107,12 @@ def alike(folders: dict[str, Folder]) -> Run:
     """The first run, after a check that all have the same task, network and data."""
     (first, run), *others = ((name, folder.run) for name, folder in folders.items())
     for name, other in others:
-        for setting in ("task", "train_samples", "model"):
+        for setting in ("task", "train_samples", "model", "precision"):
             one, two = getattr(run, setting), getattr(other, setting)
-            if one != two:
+            alike = one == two
+            if setting == "precision":  # Weights of the others are float32.
+                alike = (one == "float64") == (two == "float64")
+            if not alike:
                 raise UserError(
                     f"{first} has {setting} {one} and {name} {setting} {two}; "
                     "give runs that have the same"
@@ -125,16 +129,21 @@ def load(folder: Folder, task: Task, device: str) -> nn.Module:
         raise UserError(f"{folder.path} has no {folder.model.name}, its final model; {hint}")
     run = folder.run
     model = models.build(run.model or task.default_model, task, run.seed, options=run.options)
-    load_weights(model, folder.model)
     if run.precision == "float64":
         model = model.double()
+    load_weights(model, folder.model)
     return model.to(pick_device(device)).eval()
 
 
 def sizes(folders: dict[str, Folder]) -> dict[str, tuple[int, int]]:
-    """B and K of each run."""
+    """Samples of a worker's step at the end, and K, of each run."""
     runs = {name: folder.run for name, folder in folders.items()}
-    return {name: (run.batch or 1, run.workers or 1) for name, run in runs.items()}
+    return {name: (_last_batch(run), run.workers or 1) for name, run in runs.items()}
+
+
+def _last_batch(run: Run) -> int:
+    grown = (run.local_steps or (1,))[0] if method(run.method).grows_batch else 1
+    return (run.batch or 1) * grown
 
 
 def plan(command: LandscapeCommand) -> Plan:

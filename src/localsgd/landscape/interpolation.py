@@ -6,6 +6,7 @@ second (l = 1).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -45,13 +46,14 @@ class Interpolation:
     def barrier(self, data: str, of: Literal["loss", "error"] = "loss") -> Barrier:
         """max over l in [0, 1] of v(l) - ((1 - l) v(0) + l v(1)), at the positions evaluated.
 
-        v is the loss, or the error rate (Frankle et al. 2020 call nets connected below 0.02).
+        v is the loss, or the error rate (Frankle et al. 2020 call nets connected below 0.02). The
+        height is NaN where v is NaN at one of them: that connects nothing.
         """
         values = [_value(score, of) for score in self.scores[data]]
         start, end = (values[self._at(place)] for place in (0.0, 1.0))
         inside = [(x, v) for x, v in zip(self.positions, values, strict=True) if 0 <= x <= 1]
-        height, position = max((v - (1 - x) * start - x * end, x) for x, v in inside)
-        return Barrier(height, position)
+        heights = [(v - (1 - x) * start - x * end, x) for x, v in inside]
+        return Barrier(*next((one for one in heights if math.isnan(one[0])), max(heights)))
 
     def _at(self, place: float) -> int:
         for index, position in enumerate(self.positions):
@@ -135,6 +137,8 @@ def _statistics(
 def _value(score: Score, of: str) -> float:
     if of == "loss":
         return score.loss
+    if not math.isfinite(score.loss):
+        return math.nan
     if score.accuracy is None:
         raise UserError("there is no error rate: the targets are not classes; ask for the loss")
     return 1 - score.accuracy

@@ -81,6 +81,11 @@ def choose(model: nn.Module, parameters: str | Sequence[str] | None = None) -> L
             else "all parameters of the model are frozen; name those wanted, as parameters='*'"
         )
     _refuse_mixed(every, chosen)
+    if (dtype := every[chosen[0]].dtype).itemsize < 4:
+        raise UserError(
+            f"the chosen parameters are {dtype}, in which sums over the data lose what is "
+            "measured; give model.float()"
+        )
     return Layout(tuple(chosen), tuple(every[name].shape for name in chosen))
 
 
@@ -95,7 +100,7 @@ def _refuse_mixed(every: Mapping[str, nn.Parameter], chosen: Sequence[str]) -> N
 
 
 def same_architecture(first: nn.Module, second: nn.Module) -> None:
-    """Raises if parameters or buffers of two models differ in names or shapes."""
+    """Raises if parameters or buffers of two models differ in names, shapes or dtypes."""
     one, two = _shapes(first), _shapes(second)
     for name in [*one, *two]:
         a, b = one.get(name), two.get(name)
@@ -106,9 +111,9 @@ def same_architecture(first: nn.Module, second: nn.Module) -> None:
             )
 
 
-def _shapes(model: nn.Module) -> dict[str, list[int]]:
-    return {name: list(value.shape) for name, value in model.state_dict().items()}
+def _shapes(model: nn.Module) -> dict[str, tuple[list[int], torch.dtype]]:
+    return {name: (list(one.shape), one.dtype) for name, one in model.state_dict().items()}
 
 
-def _told(shape: list[int] | None) -> str:
-    return "absent" if shape is None else f"of shape {shape}"
+def _told(kind: tuple[list[int], torch.dtype] | None) -> str:
+    return "absent" if kind is None else f"of shape {kind[0]} and {kind[1]}"

@@ -218,13 +218,14 @@ def _curvature(
 def _shape(objective: Objective, plan: Plan, about: dict[str, Any], progress: Progress) -> Records:
     records: Records = []
     if plan.sharpness:
-        found = sharpness(objective, tolerance=plan.tolerance, progress=progress)
+        found = sharpness(objective, tolerance=plan.tolerance, seed=plan.seed, progress=progress)
         records.append(found.record(**about))
     if plan.noise:
         noise = gradient_noise(objective)
         records.append(noise.record(**about))
-        drawn = replace(noise, samples=plan.population or noise.samples)
-        records.append(drawn.step(*plan.noise).record(**about))
+        if about["data"] != "test":  # No step is taken on those.
+            drawn = replace(noise, samples=plan.population or noise.samples)
+            records.append(drawn.step(*plan.noise).record(**about))
     count = max(plan.directions, 2 if plan.surface_points else 0)
     if not count:
         return records

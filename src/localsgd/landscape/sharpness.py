@@ -1,14 +1,15 @@
 """Figures of sharpness that a rescaling of the weights does not change.
 
-A network with ReLU or batch norm computes the same function after its weights are rescaled layer by
-layer or filter by filter, while its Hessian changes at will (Dinh et al. 2017). These figures
-measure curvature relative to the size of the weights.
+A network computes the same function after some rescalings of its weights: of a filter that batch
+norm follows, or of whole layers with ReLU. Its Hessian changes at will with them (Dinh et al.
+2017). These figures measure curvature relative to the size of the weights.
 
 Letters: n chosen scalars.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from localsgd.errors import UserError
 from localsgd.landscape.announce import Progress, silent
 from localsgd.landscape.directions import filter_norms
 from localsgd.landscape.hessian import Hessian
-from localsgd.landscape.lanczos import lanczos
+from localsgd.landscape.lanczos import Spectrum, lanczos
 from localsgd.landscape.objective import Objective
 from localsgd.landscape.operator import Scaled
 
@@ -31,8 +32,10 @@ class Sharpness:
 
     largest: lambda_max of the Hessian; times_norm: lambda_max ||w||^2, unchanged when all weights
     are rescaled together; filter_wise: lambda_max of D H D, D the norm of each scalar's filter,
-    unchanged when each filter is; worst_rise: the largest rise of the loss found in the ball
-    ||v|| <= radius ||w||; filter_worst_rise: in ||v / D|| <= radius sqrt(filters).
+    unchanged when a filter is that batch norm follows; worst_rise: the largest rise of the loss
+    found in the ball ||v|| <= radius ||w||; filter_worst_rise: in the ball
+    ||v / D|| <= radius sqrt(filters); residual: the larger one of the two eigenvalues', relative to
+    its own.
     """
 
     largest: float
@@ -42,6 +45,7 @@ class Sharpness:
     filter_worst_rise: float
     radius: float
     norm: float
+    residual: float
 
     def record(self, **extra: Any) -> dict[str, Any]:
         return {"kind": "sharpness", **asdict(self), **extra}
@@ -53,13 +57,16 @@ def sharpness(
     radius: float = 0.005,
     ascent_steps: int = 10,
     tolerance: float = 1e-3,
+    seed: int = 0,
     progress: Progress = silent,
 ) -> Sharpness:
     """All figures of `Sharpness` at the objective's weights."""
     hessian = Hessian(objective)
     norms = filter_norms(objective.weights, objective.layout)
-    largest = lanczos(hessian, 1, tolerance=tolerance, progress=progress).largest
-    filter_wise = lanczos(Scaled(hessian, norms), 1, tolerance=tolerance, progress=progress)
+    plain = lanczos(hessian, 1, tolerance=tolerance, seed=seed, progress=progress)
+    largest = plain.largest
+    scaled = Scaled(hessian, norms)
+    filter_wise = lanczos(scaled, 1, tolerance=tolerance, seed=seed, progress=progress)
     norm = float(objective.weights.norm())
     ball = radius * norm
     filters = sum(rows.shape[0] for _, rows in objective.layout.filters(objective.weights))
@@ -73,7 +80,12 @@ def sharpness(
         ),
         radius=radius,
         norm=norm,
+        residual=max(map(_relative_residual, (plain, filter_wise))),
     )
+
+
+def _relative_residual(found: Spectrum) -> float:
+    return found.residuals[0] / (abs(found.values[0]) or 1.0)
 
 
 def worst_rise(
@@ -103,5 +115,8 @@ def worst_rise(
             break
         v = v + ascent * (radius / length / (1 + step) ** 0.5)
         v = v * min(1.0, radius / max(float(v.norm()), 1e-300))
-        best = max(best, objective.score(objective.weights + scale * v).loss - start)
+        rise = objective.score(objective.weights + scale * v).loss - start
+        best = rise if math.isnan(rise) else max(best, rise)
+        if math.isnan(best):
+            break
     return best

@@ -130,12 +130,16 @@ class Group:
 
     @cached_property
     def curve(self) -> list[Point]:
-        """Evaluations in order, over the runs that have reached them."""
+        """Evaluations in order, over the runs that have any, up to where all of them are.
+
+        A mean over fewer runs than before would jump where one of them ends.
+        """
         rows: dict[int, list[dict[str, Any]]] = {}
         for record in self.records:
             for row in record.rows:
                 rows.setdefault(row["step"], []).append(row)
-        return [_point(rows[step]) for step in sorted(rows)]
+        runs = sum(bool(record.rows) for record in self.records)
+        return [_point(rows[step]) for step in sorted(rows) if len(rows[step]) == runs]
 
 
 def _point(rows: list[dict[str, Any]]) -> Point:

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from localsgd.errors import UserError
 from localsgd.landscape import Hessian, Objective, lanczos
 from localsgd.train.config.plan import Plan
 from localsgd.train.data.sampling.subset import batches_of
+from localsgd.train.engine import watching
 from localsgd.train.engine.assembly import Assembly
 from localsgd.train.engine.evaluation import averaged_model
 from localsgd.train.engine.execution import Execution, Interrupted
@@ -270,3 +272,34 @@ def test_a_run_that_diverges_goes_on_and_says_that_nothing_was_measured(tmp_path
     last = [record for record in records(tmp_path) if record["step"] == STEPS]
     assert [record["kind"] for record in last] == ["not measured"] * 2
     assert all("curvature needs a finite loss" in record["why"] for record in last)
+
+
+def test_a_round_that_the_end_cuts_short_has_the_steps_that_it_took(tmp_path: Path) -> None:
+    finished(tmp_path, "drift", method="local", local_steps=(5,))
+    drifts = of(tmp_path, "drift")
+    assert [(one["step"], one["local_steps"]) for one in drifts] == [(5, 5), (10, 5), (12, 2)]
+
+
+def test_noise_of_a_batch_that_grows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="with batch-growth it grows; watch something else"):
+        finished(tmp_path, "noise", method="batch-growth")
+
+
+def test_what_cannot_be_measured_costs_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as per-sample gradients of an LSTM in float64, which PyTorch lacks."""
+
+    def fails(*_: Any, **__: Any) -> Any:
+        return lambda model: torch.ones(2) + torch.ones(3)
+
+    monkeypatch.setattr(watching, "step_noise", fails)
+    with pytest.warns(UserWarning, match="not measured, and training goes on: The size of tensor"):
+        execution = finished(tmp_path, "noise:3:40")
+    assert execution.folder.summary() is not None
+    (record,) = records(tmp_path)[1:]
+    assert (record["kind"], record["step"]) == ("not measured", STEPS)
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    with pytest.raises(UserError, match=r"can't be measured .*; go on with --processes 1"):
+        watching._why_not(RuntimeError("first line\nsecond"))

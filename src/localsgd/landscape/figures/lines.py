@@ -43,8 +43,8 @@ def interpolation(records: list[Record]) -> Figure:
             label = ", ".join(part for part in (record.get("pair"), data) if part)
             style = {"color": colour(index), "linestyle": dash(place), "label": label}
             losses.plot(record["positions"], with_default(values["loss"]), **style)
-            if values["accuracy"][0] is not None:
-                percent = [100 * a for a in values["accuracy"]]
+            if any(accuracy is not None for accuracy in values["accuracy"]):
+                percent = [100 * accuracy for accuracy in with_default(values["accuracy"])]
                 accuracies.plot(record["positions"], percent, **style)
     for axes, name in ((losses, "loss"), (accuracies, "accuracy (%)")):
         axes.set(xlabel="position (0: first model, 1: second model)", ylabel=name)

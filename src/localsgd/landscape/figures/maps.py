@@ -44,6 +44,9 @@ def _contours(figure: Figure, axes: Any, record: Record) -> None:
     from matplotlib.colors import LogNorm
 
     losses = np.array([with_default(row) for row in record["loss"]])
+    if not np.isfinite(losses).any():
+        axes.text(0.5, 0.5, "no finite loss", ha="center", va="center", transform=axes.transAxes)
+        return
     low, high = float(np.nanmin(losses)), float(np.nanmax(losses))
     even = not 0 < low < high
     levels = np.linspace(low, max(high, low + 1e-12), 15) if even else np.geomspace(low, high, 15)

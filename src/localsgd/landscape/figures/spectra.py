@@ -9,6 +9,8 @@ import torch
 from localsgd.landscape.density import Density
 from localsgd.landscape.figures.style import colour, dash, legend, panels, place_of, with_default
 
+MATRICES = {"hessian": "Hessian", "gauss-newton": "Gauss-Newton matrix", "fisher": "Fisher matrix"}
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -39,7 +41,9 @@ def eigenvalues(records: list[Record]) -> Figure:
             color=colour(models[record.get("model")]),
             label=_label(record),
         )
-    axes.set(xlabel="rank", ylabel="eigenvalue of the Hessian")
+    matrices = {record.get("curvature", "hessian") for record in records}
+    names = ", ".join(sorted(MATRICES.get(name, name) for name in matrices))
+    axes.set(xlabel="rank", ylabel=f"eigenvalue of the {names}")
     legend(axes)
     return figure
 

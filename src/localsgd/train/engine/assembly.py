@@ -373,10 +373,10 @@ def model_of(
     else:
         name = run.model or task.default_model
         model = models.build(name, task, run.seed, streams=streams, options=run.options)
-    if run.init is not None and weights:
-        load_weights(model, Path(run.init))
     if run.precision == "float64":
         model = model.double()
+    if run.init is not None and weights:
+        load_weights(model, Path(run.init))
     if run.channels_last:
         model.to(memory_format=torch.channels_last)  # pyrefly: ignore
     return model.to(device)

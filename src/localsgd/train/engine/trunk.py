@@ -298,8 +298,9 @@ def _frozen(execution: Execution) -> dict[str, Any]:
     """All that runs which go on need. Rows that are alike are kept once."""
     assembly, workers = execution.assembly, execution.assembly.workers
     states = [workers.state(row) for row in range(len(workers.ids))]
+    first = _whole(states[0])  # A view would be saved with all the memory that it lies in.
     return {
-        "workers": [_shared(state, states[0]) for state in states],
+        "workers": [_shared(state, first) for state in states],
         "levels": [_whole(level.state()) for level in assembly.levels],
         "step": workers.step,
         "shared": assembly.position.lockstep,
@@ -356,6 +357,8 @@ def _shared(value: Any, first: Any) -> Any:
 def _whole(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.clone()
+    if isinstance(value, list | tuple):
+        return type(value)(map(_whole, value))
     return {key: _whole(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 

@@ -16,6 +16,7 @@ Shapes: w workers hosted here · K workers · n scalars of a row.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,7 @@ from localsgd.train.engine.assembly import Assembly
 from localsgd.train.engine.evaluation import averaged_model
 from localsgd.train.engine.results import Count, read_lines
 from localsgd.train.engine.run_folder import add_lines, write_whole
+from localsgd.wire.broken import first_line
 
 Records = list[dict[str, Any]]
 FILE = "watched.jsonl"
@@ -81,8 +83,11 @@ class AtEpochs:
         return assembly.workers.step in self._steps
 
     def measure(self, assembly: Assembly) -> Records:
-        """The records of a measurement; if the run has diverged, a record that says so."""
-        found = measured_or_why(lambda: self._measure(averaged_model(assembly)))
+        """The records of a measurement, or one that says why there is none."""
+        try:
+            found = measured_or_why(lambda: self._measure(averaged_model(assembly)))
+        except (UserError, RuntimeError) as error:
+            found = _why_not(error)
         about = {"epoch": assembly.epoch, "step": assembly.workers.step}
         return [{**record, **about} for record in found]
 
@@ -93,6 +98,20 @@ def measured_or_why(measure: Callable[[], Records]) -> Records:
         return measure()
     except (NotFiniteLoss, torch.linalg.LinAlgError) as error:
         return [{"kind": "not measured", "why": str(error)}]
+
+
+def _why_not(error: UserError | RuntimeError) -> Records:
+    """Says why a model can't be measured. In a single process training goes on; with several,
+    others may wait in the middle of the measurement.
+    """
+    why = first_line(error)
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        raise UserError(
+            f"what --watch asks for can't be measured of this model ({why}); go on with "
+            "--processes 1, which leaves it out"
+        ) from error
+    warnings.warn(f"not measured, and training goes on: {why}", stacklevel=2)
+    return [{"kind": "not measured", "why": why}]
 
 
 @final
@@ -107,6 +126,7 @@ class DriftWatcher:
         self.every = every
         self._history = DriftHistory()
         self._anchor: Tensor | None = None
+        self._begun = 0  # the step of the anchor
         self._rows: Tensor | None = None
 
     def start(self, assembly: Assembly) -> None:
@@ -122,6 +142,7 @@ class DriftWatcher:
                 self._anchor = None
             elif assembly.position.left == lengths:
                 self._anchor = assembly.workers.params[0].clone()
+                self._begun = assembly.workers.step
 
         def after() -> None:
             if self._anchor is not None and _ends_round(assembly):
@@ -139,8 +160,7 @@ class DriftWatcher:
         record = self._history.observe(self._rows, self._anchor, step=step)
         self._rows = None
         wanted = assembly.syncs[-1] % self.every == 0 or step == assembly.plan.steps
-        local_steps = math.prod(assembly.position.lengths)
-        return [{**record, "local_steps": local_steps}] if wanted else []
+        return [{**record, "local_steps": step - self._begun}] if wanted else []
 
 
 def _ends_round(assembly: Assembly) -> bool:
@@ -330,6 +350,11 @@ def noise(every: float = 1.0, samples: float = SAMPLES) -> Watcher:
 
     def build(assembly: Assembly) -> Measure:
         run, task = assembly.run, assembly.task
+        if assembly.plan.method.grows_batch:
+            raise UserError(
+                f"--watch noise is of steps of one batch, and with {run.method} it grows; watch "
+                "something else"
+            )
         data = batches_of(task, _whole(samples), names=("train",))["train"]
         return step_noise(
             task.loss,

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from localsgd.errors import UserError
+from localsgd.train.data import tasks
 from localsgd.train.data.tasks.images import Images, ImageTask, balanced
 from tests.train.data.cards import card_of_images
 
@@ -51,6 +52,15 @@ def test_loss_is_the_mean_cross_entropy(task: ImageTask) -> None:
     output = torch.tensor([[0.0, 0.0, 0.0], [np.log(2.0), 0.0, 0.0]], dtype=torch.float64)
     loss = task.loss(output, torch.tensor([2, 0]))
     assert loss.item() == pytest.approx((np.log(3) + np.log(2)) / 2, rel=1e-14)
+
+
+def test_images_are_mixed_unless_they_lie_so(task: ImageTask) -> None:
+    """Batch norm is estimated on a part of them, and of images by class that would be one class."""
+    order = task.mixed(30)
+    assert not torch.equal(order, torch.arange(30))
+    assert torch.equal(order.sort().values, torch.arange(30))
+    assert torch.equal(replace(task, in_mixed_order=True).mixed(8), torch.arange(8))
+    assert tasks.load("digits").in_mixed_order
 
 
 def test_a_subset_is_balanced_and_keeps_the_test_set(task: ImageTask) -> None:

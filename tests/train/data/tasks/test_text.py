@@ -99,3 +99,14 @@ def test_a_short_test_text_has_fewer_streams(task: TextTask) -> None:
 def test_tokens_that_are_not_what_the_card_says_are_a_mistake(task: TextTask) -> None:
     with pytest.raises(ValueError, match="segments"):
         replace(task, train=task.test)
+
+
+def test_a_model_without_a_state_to_carry_is_judged_segment_by_segment(task: TextTask) -> None:
+    torch.manual_seed(2)
+    model = torch.nn.Sequential(torch.nn.Embedding(9, 6), torch.nn.Linear(6, 9)).double()
+    loss, correct, targets = task.judge(model, torch.arange(64)).tolist()
+    x, y = task.test_batch(torch.arange(task.test_size))
+    with torch.no_grad():
+        output = model(x)
+    assert loss == pytest.approx(y.numel() * task.loss(output, y).item(), rel=1e-12)
+    assert (correct, targets) == (int(task.correct(output, y)), 67 * T)

@@ -147,6 +147,7 @@ def entry(card: Card, layout: Layout, mean: tuple[float, ...], std: tuple[float,
         folder = folder or fetch(layout, source.data_dir, source.progress)
         train, test = read(folder, layout)
         return ImageTask(
+            in_mixed_order=True,
             card=card,
             train=train.to(source.device),
             test=test.to(source.device),

@@ -56,6 +56,7 @@ def load(source: Source) -> ImageTask:
     test = Images(*(t[in_test] for t in everything))
     values = train.pixels.double()
     return ImageTask(
+        in_mixed_order=True,
         card=CARD,
         train=train.to(source.device),
         test=test.to(source.device),

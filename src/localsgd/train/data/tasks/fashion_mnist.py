@@ -101,6 +101,7 @@ def load(source: Source) -> ImageTask:
     folder = find(source.data_dir) or fetch(REMOTES, source.data_dir, source.progress)
     train, test = read(folder, CARD.train_size, CARD.test_size)
     return ImageTask(
+        in_mixed_order=True,
         card=CARD,
         train=train.to(source.device),
         test=test.to(source.device),

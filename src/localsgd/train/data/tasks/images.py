@@ -38,6 +38,12 @@ class ImageTask(Task):
     """Images with one label each, judged by mean cross-entropy and by the most likely class.
 
     Inputs are `(pixel - mean) / std` for each channel, with `mean` and `std` in units of a pixel.
+
+    Args:
+        train, test: images and labels.
+        mean, std: by channel.
+        augment: what training does to images before.
+        in_mixed_order: whether training images of all classes lie in mixed order.
     """
 
     train: Images
@@ -45,6 +51,7 @@ class ImageTask(Task):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     augment: Augment | None = None
+    in_mixed_order: bool = False
 
     def __post_init__(self) -> None:
         for part, size in ((self.train, self.train_size), (self.test, self.test_size)):
@@ -56,8 +63,8 @@ class ImageTask(Task):
         return self.train.labels
 
     def mixed(self, count: int) -> Tensor:
-        """As they lie: the images of these data sets are stored in mixed order."""
-        return torch.arange(count)
+        """As they lie, if that is in mixed order."""
+        return torch.arange(count) if self.in_mixed_order else super().mixed(count)
 
     def train_batch(
         self, indices: Tensor, generator: torch.Generator | None

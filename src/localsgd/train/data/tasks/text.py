@@ -102,14 +102,17 @@ class TextTask(Task):
 
     @torch.no_grad()
     def judge(self, model: nn.Module, pieces: Tensor) -> Tensor:
-        """Each stream from its beginning, with a state of zeros, to its end."""
+        """Each stream from its beginning, with a state of zeros, to its end.
+
+        A model that has no `advance` is asked segment by segment.
+        """
         bounds = torch.arange(self.pieces + 1) * self.test_size // self.pieces
         first, last = bounds[pieces], bounds[pieces + 1]
         order = (last - first).argsort(descending=True, stable=True)  # short ones drop out last
         first, lengths = first[order], (last - first)[order]
         sums = torch.zeros(3, dtype=torch.float64)
         state: State | None = None
-        advance: Any = model.advance
+        advance: Any = getattr(model, "advance", lambda x, _: (model(x), None))
         for step in range(int(lengths[0]) if len(pieces) else 0):
             active = int((lengths > step).sum())
             if state is not None:
