@@ -1,15 +1,16 @@
 # Everything on a fresh machine: python3 >= 3.11, make and pip are enough.
 PYTHON ?= python3
 VENV ?= .venv
+CONSTRAINTS ?= constraints.txt
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS)
 
 .PHONY: demo test test-extras mutants lint types docs package clean
 
 demo: $(VENV)/cli
 	$(BIN)/localsgd compare --task digits --methods mini-batch local post-local hierarchical \
 	  --topology 4x2 --local-steps 2 4 --epochs 20 --evaluate-every 2 --processes 2 \
-	  --out $(or $(OUT),runs/demo)
+	  --out "$(or $(OUT),runs/demo)"
 
 test: $(VENV)/dev
 	$(BIN)/python -m pytest -n $(or $(JOBS),2) --dist loadfile $(ARGS)
@@ -69,12 +70,12 @@ $(VENV)/extras: $(VENV)/python pyproject.toml constraints.txt
 	@$(INSTALL) -e '.[test,transformers,lightning,torchft,tensorboard,wandb,mlflow,frames]'
 	@touch $@
 
-$(VENV)/docs: $(VENV)/python pyproject.toml
+$(VENV)/docs: $(VENV)/python pyproject.toml constraints.txt
 	@echo "Installing what builds the documentation"
 	@$(INSTALL) -e '.[docs]'
 	@touch $@
 
-$(VENV)/release: $(VENV)/python pyproject.toml
+$(VENV)/release: $(VENV)/python pyproject.toml constraints.txt
 	@echo "Installing what builds and checks the packages"
 	@$(INSTALL) -e '.[release]'
 	@touch $@

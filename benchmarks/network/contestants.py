@@ -95,15 +95,16 @@ def _in_step(model: nn.Module, inner: Optimizer) -> Wrapped:
     return model, _InStep(inner)
 
 
-# PyTorch's, as its documentation has them.
+# PyTorch's, as its documentation has them, but for the buffers of batch norm, which rank 0 would
+# send to all before every forward pass: others do without.
 
 
 def _ddp(model: nn.Module, inner: Optimizer) -> Wrapped:
-    return DistributedDataParallel(model), inner
+    return DistributedDataParallel(model, broadcast_buffers=False), inner
 
 
 def _ddp_fp16(model: nn.Module, inner: Optimizer) -> Wrapped:
-    parallel = DistributedDataParallel(model)
+    parallel = DistributedDataParallel(model, broadcast_buffers=False)
     parallel.register_comm_hook(None, default_hooks.fp16_compress_hook)
     return parallel, inner
 
@@ -111,7 +112,7 @@ def _ddp_fp16(model: nn.Module, inner: Optimizer) -> Wrapped:
 def _ddp_power_sgd(model: nn.Module, inner: Optimizer) -> Wrapped:
     # One bucket: the hook chains its sums from one to the next, and over gloo the chains of several
     # buckets may follow one another in another order on each process, which breaks both off.
-    parallel = DistributedDataParallel(model, bucket_cap_mb=1000)
+    parallel = DistributedDataParallel(model, broadcast_buffers=False, bucket_cap_mb=1000)
     state = powerSGD_hook.PowerSGDState(
         None, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=1
     )
@@ -121,7 +122,7 @@ def _ddp_power_sgd(model: nn.Module, inner: Optimizer) -> Wrapped:
 
 def _ddp_without_sums(model: nn.Module) -> DistributedDataParallel:
     """Gradients are summed over groups of one process: nothing is sent for them."""
-    parallel = DistributedDataParallel(model)
+    parallel = DistributedDataParallel(model, broadcast_buffers=False)
     alone, _ = dist.new_subgroups(group_size=1)
     parallel.register_comm_hook(PostLocalSGDState(None, alone, 0), post_localSGD_hook)
     return parallel
@@ -177,7 +178,7 @@ def _ours(**settings: Any) -> Callable[[nn.Module, Optimizer], Wrapped]:
 
 
 def _ours_overlapped(model: nn.Module, inner: Optimizer) -> Wrapped:
-    parallel = DistributedDataParallel(model)
+    parallel = DistributedDataParallel(model, broadcast_buffers=False)
     return parallel, LocalSGD(inner, parallel, local_steps=1)
 
 

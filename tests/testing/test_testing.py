@@ -21,6 +21,10 @@ from localsgd.reduce import (
     Int8,
     OrderedMean,
     TopK,
+    check_dtype,
+    put,
+    scale_dtype,
+    take,
 )
 from localsgd.reduce.int8 import Int8Codec
 from localsgd.schedule import Observing, Progress
@@ -33,6 +37,7 @@ from localsgd.testing import (
     check_schedule,
     check_task,
 )
+from localsgd.testing import compressor as compressor_checks
 from localsgd.testing.schedule import FIELDS, _course
 from localsgd.train.data.tasks.images import ImageTask
 from localsgd.wire import Collective, InProcess, Pending
@@ -66,6 +71,15 @@ class Blind(Observing):
         return 1 if progress.loss is None or progress.loss > 1 else 4
 
 
+class Late(Observing):
+    """Looks at the loss after a while, and does not say so."""
+
+    sees = ()
+
+    def __call__(self, progress: Progress) -> int:
+        return 4 if progress.step < 100 or progress.loss is None or progress.loss > 1 else 16
+
+
 class Hasty(Observing):
     """Takes a reported number to be there from the start."""
 
@@ -97,8 +111,10 @@ class Keeps:
 @pytest.mark.parametrize(
     ("schedule", "reason"),
     [
-        (lambda progress: 0, "gives 0 .* below 1"),
-        (lambda progress: 2.0, "gives 2.0 .* no int"),
+        (lambda progress: 0, "gives 0 .* no whole number from 1 up"),
+        (lambda progress: 2.5, "gives 2.5 .* no whole number"),
+        (lambda progress: True, "gives True .* no whole number"),
+        (Late(), "looks at loss, which does not follow"),
         (lambda progress: 8 if progress.loss > 1 else 2, "None is not known yet"),
         (Counting(), "remembers outside"),
         (Blind(), "looks at loss, which does not follow"),
@@ -153,8 +169,54 @@ def writes(self: Any, x: Tensor, payload: Tensor, draw: Any = None) -> None:
     x.zero_()
 
 
+def small_are_lost(self: Any, payload: Tensor, out: Tensor, factor: float = 1.0) -> None:
+    """In half precision, numbers below a sixteenth."""
+    found = torch.zeros_like(out)
+    Int8Codec.add(self, payload, found, factor)
+    out += found * (found.abs() > 1 / 16) if out.dtype == torch.bfloat16 else found
+
+
 def keeps_twice(self: Any, x: Tensor, error: Tensor, payload: Tensor) -> None:
     self.encode(error.add_(x), payload)
+
+
+@dataclass(frozen=True)
+class Few(Compressor):
+    """A fiftieth of the scalars at random, times `factor` of what would make them unbiased."""
+
+    factor: float
+    seed: int | None = 0
+    unbiased = True
+
+    def codec(self, fragments: Extents, dtype: torch.dtype) -> FewCodec:
+        check_dtype(dtype)
+        return FewCodec(fragments, scale_dtype(dtype), self.factor)
+
+
+class FewCodec:
+    """Sends all scalars, zeros included."""
+
+    def __init__(self, fragments: Extents, dtype: torch.dtype, factor: float) -> None:
+        self.fragments, self.dtype, self.factor = fragments, dtype, factor
+        self.size = fragments.length * dtype.itemsize
+
+    def encode(self, x: Tensor, payload: Tensor, draw: torch.Generator | None = None) -> None:
+        draw = draw or torch.Generator().manual_seed(0)
+        kept = torch.rand(len(x), generator=draw, dtype=torch.float64) < 0.02
+        put(x.to(self.dtype) * kept * (self.factor / 0.02), payload)
+
+    def add(self, payload: Tensor, out: Tensor, factor: float = 1.0) -> None:
+        out += (factor * take(payload, self.dtype)).to(out.dtype)
+
+    def fault(self, payload: Tensor) -> str | None:
+        finite = take(payload, self.dtype).isfinite().all()
+        return None if finite else self.fragments.names(0, self.fragments.length)
+
+
+def test_few_scalars_at_random_are_unbiased_if_they_are_large_enough() -> None:
+    found = compressor_checks._is_unbiased_if_it_says_so
+    found(Few(1.0))
+    fails(lambda: found(Few(0.5)), "says unbiased, but the mean error of")
 
 
 @pytest.mark.parametrize(
@@ -167,6 +229,7 @@ def keeps_twice(self: Any, x: Tensor, error: Tensor, payload: Tensor) -> None:
         (Broken({"keep": keeps_twice}), r"keep\(\) keeps other bits"),
         (Broken({"read": lambda self, payloads, out: self.add(payloads[0], out.zero_())}), "read"),
         (Broken(says_unbiased=True), "says unbiased, but"),
+        (Broken({"add": small_are_lost}), "bias of a bfloat16 row stands for something else"),
     ],
 )
 def test_compressors(compressor: Compressor, reason: str) -> None:
@@ -223,7 +286,24 @@ class Deaf(ExactMean):
     """Takes no weights."""
 
     def reduce(self, update: Tensor, weights: Any, collective: Collective) -> Pending[Tensor]:
+        return super().reduce(update, None, collective)
+
+
+class Doubles(ExactMean):
+    """Takes weights twice."""
+
+    def reduce(self, update: Tensor, weights: Any, collective: Collective) -> Pending[Tensor]:
         return super().reduce(update, None if weights is None else weights * 2, collective)
+
+
+class Adds(ExactMean):
+    """A sum, and no mean."""
+
+    linear = False
+
+    def reduce(self, update: Tensor, weights: Any, collective: Collective) -> Pending[Tensor]:
+        mean = super().reduce(update, weights, collective)
+        return mean.then(lambda found: found * collective.members)
 
 
 class Tells:
@@ -240,7 +320,9 @@ class Tells:
         (Hides(), "becomes a finite mean"),
         (Says(), "only_reads"),
         (Forgets(TopK(0.2)), "goes elsewhere"),
-        (Deaf(), "weights of 1/M differ"),
+        (Deaf(), "unequal weights are not those"),
+        (Doubles(), "weights of 1/M differ"),
+        (Adds(), "the mean of 2 equal updates is 2 times as large"),
         (Tells(), "lacks a part of Reducer"),
     ],
 )
@@ -273,6 +355,7 @@ class Forgetful(torch.optim.SGD):
 @pytest.mark.parametrize(
     ("outer", "reason"),
     [
+        (partial(torch.optim.SGD, lr=0.7, maximize=True), "away from the members"),
         (partial(ByNorm, lr=1.0), "with the groups beside it"),
         (partial(Forgetful, lr=1.0), "goes elsewhere"),
     ],
@@ -299,6 +382,16 @@ class Wrong(InProcess):
         ({"gather": lambda x: Pending.done(x.flip(1))}, "not that of all members, in order"),
         ({"gather": lambda x: Pending.done(x.double())}, "gathered as"),
         ({"exchange": lambda x: Pending.done(x.clone())}, r"not received x\[i, j\]"),
+        (
+            {
+                "exchange": lambda x: Pending.done(
+                    x.float()
+                    .transpose(1, 2)
+                    .to(torch.float32 if x.dtype == torch.int64 else x.dtype)
+                )
+            },
+            "torch.int64 is exchanged as torch.float32",
+        ),
         ({"exchange": lambda x: Pending.done(x.transpose(1, 2).zero_())}, "not received|writes"),
     ],
 )
@@ -362,7 +455,6 @@ def same_weights(task: Any) -> nn.Module:
 @pytest.mark.parametrize(
     ("build", "reason"),
     [
-        (same_weights, "all seeds give the same weights"),
         (lambda task: small(task, Unused()), "2.weight gets no finite gradient"),
         (
             lambda task: small(task, nn.BatchNorm1d(8, track_running_stats=False)),
@@ -377,7 +469,11 @@ def test_models(build: Any, reason: str) -> None:
 
 def test_a_small_model_and_its_task_conform() -> None:
     check_model(small, made_up())
-    check_task(made_up(), small(made_up()))
+    check_model(same_weights, made_up())
+    model = small(made_up()).train()
+    check_task(made_up(), model)
+    assert model.training
+    assert {one.dtype for one in model.parameters()} == {torch.float32}
 
 
 PROGRAM = """

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -36,7 +37,11 @@ class TwoBit(Compressor):
 
     def codec(self, fragments: Extents, dtype: torch.dtype) -> TwoBitCodec:
         check_dtype(dtype)
-        k = math.ceil(self.fraction * fragments.scalars)
+        if fragments.length >= 2**31:
+            raise UserError(
+                f"two-bit has indices of 32 bits, too few for {fragments.length} scalars"
+            )
+        k = math.ceil(Fraction(str(self.fraction)) * fragments.scalars)
         return TwoBitCodec(fragments, scale_dtype(dtype), k)
 
 
@@ -54,7 +59,7 @@ class TwoBitCodec:
     def encode(self, x: Tensor, payload: Tensor, draw: torch.Generator | None = None) -> None:
         chosen = torch.topk(x.abs(), self._k, sorted=False).indices.sort().values
         values = x[chosen].to(self._dtype)
-        scale = values.abs().max().reshape(1)
+        scale = values.new_zeros(1) if not self._k else values.abs().max().reshape(1)
         steps = 1.5 * (values / scale.where(scale > 0, 1.0)) + 1.5
         codes = steps.round().nan_to_num(0.0).clamp(0, 3).to(torch.uint8)
         codes = torch.nn.functional.pad(codes, (0, -self._k % 4)).view(-1, 4)

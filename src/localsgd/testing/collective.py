@@ -15,6 +15,8 @@ from torch import Tensor
 from localsgd.wire import Collective, Pending
 
 FLOATS = (torch.float32, torch.float64)
+OTHERS = (torch.bfloat16, torch.float16, torch.uint8, torch.int8, torch.int64)
+"""What is gathered and exchanged too: rows in half precision, payloads, places."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def _sums_in_place(seat: Seat) -> None:
 
 
 def _gathers(seat: Seat) -> None:
-    for dtype in (*FLOATS, torch.uint8):
+    for dtype in (*FLOATS, *OTHERS):
         x = seat.data(seat.count, 5, dtype=dtype)
         mine = seat.hosted(x)
         gathered = seat.collective.gather(mine).wait()
@@ -80,7 +82,7 @@ def _gathers(seat: Seat) -> None:
 
 
 def _exchanges(seat: Seat) -> None:
-    for dtype in (*FLOATS, torch.uint8):
+    for dtype in (*FLOATS, *OTHERS):
         x = seat.data(seat.count, seat.count, 5, dtype=dtype)
         mine = seat.hosted(x)
         received = seat.collective.exchange(mine).wait()

@@ -41,12 +41,10 @@ def made(build: Build, task: Task, seed: int = 0) -> nn.Module:
 
 
 def _weights_follow_from_the_seed(build: Build, task: Task) -> None:
-    one, again, other = (_weights(made(build, task, seed)) for seed in (0, 0, 1))
+    """All seeds may give the same ones, as zeros or weights from elsewhere do."""
+    one, again = (_weights(made(build, task)) for _ in range(2))
     for name, values in one.items():
         same_bits(again[name], values, f"{name} differs between models of the same seed")
-    assert any(not torch.equal(one[name], other[name]) for name in one), (
-        "all seeds give the same weights"
-    )
 
 
 def _every_trainable_tensor_gets_a_gradient(build: Build, task: Task) -> None:

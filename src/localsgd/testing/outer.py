@@ -52,6 +52,17 @@ def _members_go_on_from_finite_anchors(outer: Outer) -> None:
     same_bits(members, level.anchor.unsqueeze(1).expand_as(members), "members differ after share()")
 
 
+def _moves_the_way_that_members_have_gone(outer: Outer) -> None:
+    """Where all members have taken one step, the anchor's first move is in its direction."""
+    level, members = _level(outer, drawn(GROUPS, SCALARS))
+    start, step = level.anchor.clone(), drawn(GROUPS, SCALARS, seed=3)
+    level.begin_round(RATES[0])
+    members += step.unsqueeze(1)
+    level.average()
+    along = float(((level.anchor - start) * step).sum())
+    assert along > 0, f"{outer!r} moves the anchor away from the members"
+
+
 def _groups_are_apart(outer: Outer) -> None:
     start = drawn(GROUPS, SCALARS)
     together = _rounds(*_level(outer, start))
@@ -92,6 +103,7 @@ def _state_moves_by_state_and_load(outer: Outer) -> None:
 CHECKS = (
     _makes_a_new_optimizer_with_one_rate,
     _members_go_on_from_finite_anchors,
+    _moves_the_way_that_members_have_gone,
     _groups_are_apart,
     _scalars_are_apart,
     _state_moves_by_state_and_load,

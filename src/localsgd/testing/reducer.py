@@ -62,11 +62,28 @@ def _the_result_outlives_the_update(reducer: Reducer) -> None:
     )
 
 
-def _equal_weights_are_none(reducer: Reducer) -> None:
+def _weights_are_those_of_the_mean(reducer: Reducer) -> None:
+    """A weighted mean of updates is the plain one of updates times M w."""
     x = updates(2, 4)
     equal = torch.full((2, 4), 0.25, dtype=x.dtype)
     weighted = _reduced(reducer.bound(LAYOUT), x, equal)
     near(weighted, _reduced(reducer.bound(LAYOUT), x), "weights of 1/M differ from None")
+    unequal = torch.tensor([[0.7, 0.1, 0.1, 0.1], [0.25, 0.5, 0.125, 0.125]], dtype=x.dtype)
+    weighted = _reduced(reducer.bound(LAYOUT), x, unequal)
+    scaled = _reduced(reducer.bound(LAYOUT), 4 * unequal.unsqueeze(-1) * x)
+    near(weighted, scaled, "unequal weights are not those of a weighted mean", 1e-9)
+
+
+def _equal_updates_have_the_size_of_one(reducer: Reducer) -> None:
+    """Not of M of them, as a sum would. Chance may round each member's update another way."""
+    one = updates(1, 1)
+    alone = _reduced(reducer.bound(LAYOUT), one)
+    for members in (2, 4):
+        together = _reduced(reducer.bound(LAYOUT), one.expand(1, members, -1))
+        ratio = float(together.flatten().dot(alone.flatten()) / alone.square().sum())
+        assert abs(ratio - 1) < 0.5, (
+            f"the mean of {members} equal updates is {ratio:.3g} times as large as that of one"
+        )
 
 
 def _linear_is_true_to_its_word(reducer: Reducer) -> None:
@@ -166,7 +183,8 @@ CHECKS = (
     _gives_one_row_a_group,
     _groups_are_apart,
     _the_result_outlives_the_update,
-    _equal_weights_are_none,
+    _weights_are_those_of_the_mean,
+    _equal_updates_have_the_size_of_one,
     _linear_is_true_to_its_word,
     _members_apart_get_what_they_get_together,
     _memory_moves_by_state_and_load,

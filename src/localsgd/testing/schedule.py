@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import product
 from typing import Any
 
-from localsgd.schedule.progress import Progress, Schedule, Sight, reported_name, seen_by
+from localsgd.schedule.progress import Progress, Schedule, Sight, is_whole, reported_name, seen_by
 
 STEPS = [0, 1, 2, 3, 4, 5, 9, 10, 11, 39, 40, 41, 79, 80, 10_000]
 
@@ -54,8 +55,9 @@ def _gives_whole_numbers_from_one_up(schedule: Schedule) -> None:
                 f"{schedule!r} fails for {seen}: {error}; what is None is not known yet, and a "
                 "reported number that is not known is missing"
             ) from error
-        assert isinstance(length, int), f"{schedule!r} gives {length!r} for {seen}, no int"
-        assert length >= 1, f"{schedule!r} gives {length} for {seen}, which is below 1"
+        assert is_whole(length, least=1), (
+            f"{schedule!r} gives {length!r} for {seen}, no whole number from 1 up"
+        )
 
 
 def _remembers_nothing_outside_the_memory(schedule: Schedule) -> None:
@@ -89,12 +91,36 @@ def _looks_at_nothing_that_it_does_not_name(schedule: Schedule) -> None:
     named = seen_by(schedule)
     allowed = {field for sight in named for field in FIELDS.get(sight, ())}
     usual = lengths(schedule, set())
-    for field in {field: None for fields in FIELDS.values() for field in fields}:
+    looked = _looked_at(schedule)
+    for field in dict.fromkeys(itertools.chain.from_iterable(FIELDS.values())):
         if field not in allowed:
-            assert lengths(schedule, {field}) == usual, (
+            unseen = field not in looked and lengths(schedule, {field}) == usual
+            assert unseen, (
                 f"{schedule!r} looks at {field}, which does not follow from what its sees = "
                 f"{named} names, so that workers would not tell each other"
             )
+
+
+def _looked_at(schedule: Schedule) -> set[str]:
+    """The fields that it reads at some step, whatever comes of it."""
+    looked: set[str] = set()
+
+    class Watched(Progress):
+        def __getattribute__(self, name: str) -> Any:
+            looked.add(name)
+            return super().__getattribute__(name)
+
+    for step, sight in product(STEPS, _known(schedule)):
+        given = {one.name: getattr(sight, one.name) for one in fields(Progress)}
+        seen = Watched(**{**given, "step": step, "memory": {}})
+        looked -= {one.name for one in fields(Progress)}  # what making it has read
+        schedule(seen)
+        if "__dict__" in looked or "__dataclass_fields__" in looked:  # copied, as `replace` does
+            continue
+        found = looked & {field for names in FIELDS.values() for field in names}
+        if found:
+            return found
+    return set()
 
 
 CHECKS = (
