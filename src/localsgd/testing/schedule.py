@@ -111,8 +111,9 @@ def _looked_at(schedule: Schedule) -> set[str]:
             return super().__getattribute__(name)
 
     for step, sight in product(STEPS, _known(schedule)):
-        given = {one.name: getattr(sight, one.name) for one in fields(Progress)}
-        seen = Watched(**{**given, "step": step, "memory": {}})
+        given: dict[str, Any] = {one.name: getattr(sight, one.name) for one in fields(Progress)}
+        given |= {"step": step, "memory": {}}
+        seen = Watched(**given)
         looked -= {one.name for one in fields(Progress)}  # what making it has read
         schedule(seen)
         if "__dict__" in looked or "__dataclass_fields__" in looked:  # copied, as `replace` does
