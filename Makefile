@@ -55,27 +55,27 @@ $(VENV)/python:
 	    PYTHONPATH=$(VENV)/boot $(PYTHON) -m virtualenv --quiet $(VENV); }
 	@touch $@
 
-$(VENV)/cli: $(VENV)/python pyproject.toml constraints.txt
+$(VENV)/cli: $(VENV)/python pyproject.toml $(CONSTRAINTS)
 	@echo "Installing localsgd with its command line"
 	@$(INSTALL) -e '.[cli]'
 	@touch $@
 
-$(VENV)/dev: $(VENV)/python pyproject.toml constraints.txt
+$(VENV)/dev: $(VENV)/python pyproject.toml $(CONSTRAINTS)
 	@echo "Installing localsgd with its tests and tools"
 	@$(INSTALL) -e '.[dev]'
 	@touch $@ $(VENV)/cli
 
-$(VENV)/extras: $(VENV)/python pyproject.toml constraints.txt
+$(VENV)/extras: $(VENV)/python pyproject.toml $(CONSTRAINTS)
 	@echo "Installing localsgd with its tests and the frameworks that it works in"
 	@$(INSTALL) -e '.[test,transformers,lightning,torchft,tensorboard,wandb,mlflow,frames]'
 	@touch $@
 
-$(VENV)/docs: $(VENV)/python pyproject.toml constraints.txt
+$(VENV)/docs: $(VENV)/python pyproject.toml $(CONSTRAINTS)
 	@echo "Installing what builds the documentation"
 	@$(INSTALL) -e '.[docs]'
 	@touch $@
 
-$(VENV)/release: $(VENV)/python pyproject.toml constraints.txt
+$(VENV)/release: $(VENV)/python pyproject.toml $(CONSTRAINTS)
 	@echo "Installing what builds and checks the packages"
 	@$(INSTALL) -e '.[release]'
 	@touch $@

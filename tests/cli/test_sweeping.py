@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from localsgd.cli.swept import NAME, keep
+from localsgd.train.config.vary import Point
 from localsgd.train.engine.run_folder import Folder
 from tests.cli.conftest import TINY, Command, Done, Ranks, Refused, same_end
 
@@ -120,6 +124,17 @@ def test_processes_that_measure_share_a_first_phase_and_change_no_bit(
     assert watched(out / "local_steps=3-seed0") == watched(alone)
     assert {row["step"] for row in watched(alone)} == {0, 2, 4, 6, 7, 8, 10, 12}
     assert len(list((out / ".trunks").rglob("*.pt"))) == 2  # of one trunk, by process
+
+
+def test_shards_that_start_at_once_do_not_trip_over_each_other(tmp_path: Path) -> None:
+    old, new = (tmp_path / f"{NAME}.{word}.partial" for word in ("old", "new"))
+    for path in (old, new):
+        path.write_text("{")
+    os.utime(old, (0, 0))
+    swept = ["local_steps=1"], ["local_steps"], Point({"local_steps": 1}, {"local_steps": "1"})
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: [keep(tmp_path, *swept) for _ in range(20)], range(4)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [NAME, new.name]
 
 
 def test_a_forecast_alone_trains_nothing(command: Command, tmp_path: Path) -> None:

@@ -101,9 +101,9 @@ def test_a_checkpoint_that_takes_anothers_place_loses_neither(
     assert part.name == "step-60-batch-60"
 
 
-def from_an_earlier_version(given: dict[str, Any]) -> list[str]:
-    """Goes on from a checkpoint whose workers' files lie in its folder itself; what is said of one
-    that names another folder.
+def from_an_earlier_version(given: dict[str, Any], earlier: str) -> list[str]:
+    """Goes on from a checkpoint whose workers' files lie in its folder itself, or in a part of
+    another name; what is said of one that names another folder.
     """
     module = program(LIGHTNING.program)
     with launched(), killed_at(17), suppress(Killed):
@@ -120,21 +120,31 @@ def from_an_earlier_version(given: dict[str, Any]) -> list[str]:
     dist.barrier()
     if dist.get_rank() == 0:
         part = folder / whole.pop("localsgd")
-        torch.save(whole, newest)
-        for file in part.iterdir():
-            file.rename(folder / file.name)
-        part.rmdir()
+        if earlier == "parts by step":
+            part.rename(folder / "step-15")
+            torch.save({**whole, "localsgd": "step-15"}, newest)
+        else:
+            torch.save(whole, newest)
+            for file in part.iterdir():
+                file.rename(folder / file.name)
+            part.rmdir()
     dist.barrier()
     with launched():
         program(LIGHTNING.program).main(**given)
     return [str(refused.value), *(path.name for path in folder.iterdir())]
 
 
-def test_a_checkpoint_of_an_earlier_version_is_gone_on_from(crew: Crew, tmp_path: Path) -> None:
-    found = crew.run(from_an_earlier_version, (arguments(tmp_path, accumulate=1),), SECONDS)
-    for said, *files in found:
+@pytest.mark.parametrize(
+    ("earlier", "there"),
+    [("no parts", ["worker-0.pt", "worker-1.pt"]), ("parts by step", ["step-15"])],
+)
+def test_a_checkpoint_of_an_earlier_version_is_gone_on_from(
+    crew: Crew, tmp_path: Path, earlier: str, there: list[str]
+) -> None:
+    given = arguments(tmp_path, accumulate=1)
+    for said, *files in crew.run(from_an_earlier_version, (given, earlier), SECONDS):
         assert "is damaged: its workers' files are in '../elsewhere'" in said
-        assert sorted(files) == ["worker-0.pt", "worker-1.pt"]
+        assert sorted(files) == there
     assert_ended_by_hand(LIGHTNING, tmp_path, accumulate=1)
 
 

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
 from localsgd.errors import UserError
-from localsgd.landscape import Hessian, Matrix, lanczos
+from localsgd.landscape import (
+    Hessian,
+    Matrix,
+    hutch_plus_plus,
+    hutchinson,
+    lanczos,
+    power_iteration,
+    spectral_density,
+)
 from tests.landscape.cases import (
     hard_spectrum,
     objective,
@@ -116,7 +127,17 @@ def test_a_basis_that_is_too_small() -> None:
         lanczos(Matrix(torch.eye(50)), 10, max_basis=10)
 
 
-def test_a_product_that_is_not_finite_is_no_eigenvalue() -> None:
-    matrix = torch.diag(torch.tensor([1.0, torch.inf], dtype=torch.float64))
+@pytest.mark.parametrize(
+    "find",
+    [
+        lambda matrix: lanczos(matrix, 1),
+        power_iteration,
+        lambda matrix: hutchinson(matrix, 6),
+        lambda matrix: hutch_plus_plus(matrix, 6),
+        lambda matrix: spectral_density(matrix, 3, 2),
+    ],
+)
+def test_a_product_that_is_not_finite_is_no_eigenvalue(find: Callable[[Matrix], Any]) -> None:
+    matrix = torch.diag(torch.tensor([1.0, torch.inf, 2.0, 3.0], dtype=torch.float64))
     with pytest.raises(UserError, match="a product with the curvature is not finite"):
-        lanczos(Matrix(matrix), 1)
+        find(Matrix(matrix))

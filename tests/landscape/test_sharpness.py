@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
@@ -102,6 +103,15 @@ def test_the_model_is_left_alone() -> None:
 def test_a_negative_ball() -> None:
     with pytest.raises(UserError, match="radius -1"):
         worst_rise(objective(), -1)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_ball_in_which_the_loss_breaks_down(value: float) -> None:
+    def cliff(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return z[0, 0].where(z[0, 0] < 1.2, value)
+
+    found = worst_rise(Objective(Bowl(1.0, 0.0, 0.0), cliff, DATA), 0.5)
+    assert not math.isfinite(found)
 
 
 def test_its_eigenvalues_say_how_far_they_converged() -> None:

@@ -189,9 +189,9 @@ REDUCERS = [
         ("Int8Codec.encode", "levels.floor_()", "levels.round_()"),
         ("Int8Codec.encode", "chunks.abs().amax(1, keepdim=True)", "chunks.abs().max()"),
         (
-            "TopK.codec",
-            "math.ceil(share * fragments.scalars)",
-            "max(1, int(share * fragments.scalars))",
+            "rounded_up",
+            "math.ceil(exact)",
+            "max(1, int(exact))",
         ),
         ("TopKCodec.encode", "x.abs()", "x"),
         ("SignCodec.read", "out[end:] = 0.0", ""),

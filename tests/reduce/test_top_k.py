@@ -18,7 +18,16 @@ def test_the_largest_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "n", "k"), [(0.07, 100, 7), (0.55, 100, 55), (1e-12, 10, 1), (0.07, 10**8, 7 * 10**6)]
+    ("share", "n", "k"),
+    [
+        (0.07, 100, 7),
+        (0.55, 100, 55),
+        (1e-12, 10, 1),
+        (0.07, 10**8, 7 * 10**6),
+        (5 / 6, 6, 5),
+        (1 / 11, 11, 1),
+        (0.501, 2, 2),
+    ],
 )
 def test_k_is_not_off_by_one_where_a_product_rounds_up(share: float, n: int, k: int) -> None:
     assert TopK(share).codec(Extents.whole(n), torch.float32).k == k

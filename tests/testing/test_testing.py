@@ -20,6 +20,7 @@ from localsgd.reduce import (
     Extents,
     Int8,
     OrderedMean,
+    Reducer,
     TopK,
     check_dtype,
     put,
@@ -71,6 +72,31 @@ class Blind(Observing):
         return 1 if progress.loss is None or progress.loss > 1 else 4
 
 
+class Copies(Observing):
+    """Prints and copies the progress, and looks at the step alone."""
+
+    sees = ()
+
+    def __call__(self, progress: Progress) -> int:
+        text = f"{progress}"
+        return 4 if replace(progress, step=3).step == len(text[:3]) else 2
+
+
+def test_one_that_copies_or_prints_is_fine() -> None:
+    check_schedule(Copies())
+
+
+class Beside(Observing):
+    """Looks at the waiting late, beside the loss, which it names."""
+
+    sees = ("loss",)
+
+    def __call__(self, progress: Progress) -> int:
+        loss = progress.loss
+        late = progress.step > 5000 and progress.waited_seconds > 1
+        return 8 if late or loss is None else 4
+
+
 class Late(Observing):
     """Looks at the loss after a while, and does not say so."""
 
@@ -115,6 +141,7 @@ class Keeps:
         (lambda progress: 2.5, "gives 2.5 .* no whole number"),
         (lambda progress: True, "gives True .* no whole number"),
         (Late(), "looks at loss, which does not follow"),
+        (Beside(), "looks at waited_seconds, which does not follow"),
         (lambda progress: 8 if progress.loss > 1 else 2, "None is not known yet"),
         (Counting(), "remembers outside"),
         (Blind(), "looks at loss, which does not follow"),
@@ -294,6 +321,27 @@ class Doubles(ExactMean):
 
     def reduce(self, update: Tensor, weights: Any, collective: Collective) -> Pending[Tensor]:
         return super().reduce(update, None if weights is None else weights * 2, collective)
+
+
+class Rounds(ExactMean):
+    """Weighs what it has received, in half precision."""
+
+    linear = only_reads = members_may_change = False
+
+    def reduce(self, update: Tensor, weights: Any, collective: Collective) -> Pending[Tensor]:
+        if weights is None:
+            weights = torch.full(update.shape[:2], 1 / collective.members)
+        weights = collective.gather(weights.to(update.dtype)).wait()
+        rows = collective.gather(update.bfloat16()).wait().to(update.dtype)
+        return Pending.done((weights.unsqueeze(-1) * rows).sum(1))
+
+
+@pytest.mark.parametrize(
+    "reducer",
+    [Rounds(), *(CompressedMean(Few(1.0, seed), feedback=False) for seed in range(4))],
+)
+def test_reducers_that_round_or_draw_are_fine(reducer: Reducer) -> None:
+    check_reducer(reducer)
 
 
 class Adds(ExactMean):

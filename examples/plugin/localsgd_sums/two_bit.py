@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -41,7 +40,7 @@ class TwoBit(Compressor):
             raise UserError(
                 f"two-bit has indices of 32 bits, too few for {fragments.length} scalars"
             )
-        k = math.ceil(Fraction(str(self.fraction)) * fragments.scalars)
+        k = math.ceil(round(self.fraction * fragments.scalars, 6))
         return TwoBitCodec(fragments, scale_dtype(dtype), k)
 
 

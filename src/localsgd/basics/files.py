@@ -123,10 +123,11 @@ _DAMAGE = (
 def is_address(place: str | os.PathLike[str]) -> bool:
     """Whether a place is an address such as `s3://bucket/run`, not a file's; as a `Path` too.
 
-    >>> is_address("s3://bucket/run"), is_address(Path("gs://bucket")), is_address("/a/b:/c")
-    (True, True, False)
+    >>> [is_address(one) for one in ("cache::s3://bucket", Path("gs://bucket/run"), "/a/b:/c")]
+    [True, True, False]
     """
-    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", os.fspath(place)) is not None
+    text = os.fspath(place)
+    return "://" in text or re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text) is not None
 
 
 @contextmanager

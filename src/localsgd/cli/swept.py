@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -20,8 +21,9 @@ from localsgd.train.config.vary import Point, point
 from localsgd.train.engine.run_folder import Folder, write_whole
 
 NAME = "sweep.json"
-STALE_SECONDS = 60.0
-"""A file that has been half written for so long is of a process that is gone."""
+STALE_SECONDS = 24 * 3600.0
+"""A file that has been half written for so long is of a process that is gone, whatever the clocks
+of machines say."""
 
 
 class Swept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,9 +48,10 @@ def keep(out: Path, runs: Sequence[str], varied: Sequence[str], baseline: Point)
     """Writes what is swept into the folder `out`; all shards of a sweep may do so at once."""
     out.mkdir(parents=True, exist_ok=True)
     kept = Swept(tuple(runs), tuple(varied), baseline.words)
-    for left in out.glob(f"{NAME}.*.partial"):  # of one that was killed
-        if time.time() - left.stat().st_mtime > STALE_SECONDS:
-            left.unlink(missing_ok=True)
+    for left in out.glob(f"{NAME}.*.partial"):  # of one that was killed, or is at it
+        with suppress(FileNotFoundError):
+            if time.time() - left.stat().st_mtime > STALE_SECONDS:
+                left.unlink()
     write_whole(out / NAME, msgspec.json.format(msgspec.json.encode(kept)) + b"\n", shared=True)
 
 

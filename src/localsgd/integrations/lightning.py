@@ -214,7 +214,7 @@ class LocalSGDStrategy(DDPStrategy):
         assert self.lightning_module is not None
         if self.lightning_module.trainer.state.fn == TrainerFn.FITTING:
             part = str(checkpoint.get(PART, ""))
-            if not re.fullmatch(r"(step-[0-9]+-batch-[0-9]+(-end)?)?", part):
+            if not re.fullmatch(r"(step-[0-9]+(-batch-[0-9]+)?(-end)?)?", part):
                 raise UserError(
                     f"{checkpoint_path} is damaged: its workers' files are in {short(part)}; take "
                     "another checkpoint"
@@ -314,5 +314,6 @@ def _keep_newest(folder: Path, number: int) -> None:
     parts = sorted(folder.glob("step-*"), key=os.path.getmtime)
     for part in parts[:-number]:
         shutil.rmtree(part, ignore_errors=True)
-    for file in folder.glob("worker-*.pt"):  # of earlier versions, which had no parts
-        file.unlink()
+    if number == 1:
+        for file in folder.glob("worker-*.pt"):  # of earlier versions, which had no parts
+            file.unlink()

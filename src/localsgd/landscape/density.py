@@ -19,7 +19,7 @@ from torch import Tensor
 from localsgd.basics.units import plural
 from localsgd.errors import UserError
 from localsgd.landscape.announce import Progress, silent
-from localsgd.landscape.operator import Operator, rademacher, seeded
+from localsgd.landscape.operator import Operator, product, rademacher, seeded
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def spectral_density(
     betas = torch.zeros(s, steps, dtype=torch.float64)
     for step in range(steps):
         basis[step] = current
-        images = operator.apply(current)
+        images = product(operator, current)
         alphas[:, step] = (images.double() * current.double()).sum(1).cpu()
         scale = images.norm(dim=1)
         images = _orthogonal(images, basis[: step + 1])

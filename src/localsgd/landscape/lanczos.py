@@ -114,11 +114,6 @@ class _Basis:
         self.rows[old : old + p] = self.next
         self.m = m = old + p
         images = operator.apply(self.next)
-        if not bool(images.isfinite().all()):
-            raise UserError(
-                "a product with the curvature is not finite, though the loss is: its second "
-                "derivative is infinite here, or beyond the weights' dtype; try float64"
-            )
         scale = float(images.norm()) or 1.0
         rows = self.rows[:m]
         part = rows @ images.T  # [m, p]

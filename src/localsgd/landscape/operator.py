@@ -60,7 +60,22 @@ class Counted(Operator):
 
     def apply(self, vectors: Tensor) -> Tensor:
         self.products += vectors.shape[0]
-        return self.operator.apply(vectors)
+        return product(self.operator, vectors)
+
+
+def product(operator: Operator, vectors: Tensor) -> Tensor:
+    """[k, n] -> [k, n], as `apply`.
+
+    Raises:
+        UserError: it is not finite, from which an algorithm would make eigenvalues all the same.
+    """
+    images = operator.apply(vectors)
+    if not bool(images.isfinite().all()):
+        raise UserError(
+            "a product with the curvature is not finite, though the loss is: its second derivative "
+            "is infinite here, or beyond the weights' dtype; try float64"
+        )
+    return images
 
 
 def dense(operator: Operator, at_once: int = 64) -> Tensor:

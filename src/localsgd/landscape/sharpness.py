@@ -117,6 +117,6 @@ def worst_rise(
         v = v * min(1.0, radius / max(float(v.norm()), 1e-300))
         rise = objective.score(objective.weights + scale * v).loss - start
         best = rise if math.isnan(rise) else max(best, rise)
-        if math.isnan(best):
+        if not math.isfinite(best):
             break
     return best

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from localsgd.errors import UserError
-from localsgd.landscape.operator import Operator, rademacher, seeded
+from localsgd.landscape.operator import Operator, product, rademacher, seeded
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def hutch_plus_plus(
     third = min(products // 3, operator.n)
     signs = rademacher(operator, products - third, seeded(seed))
     sketch, probes = signs[:third], signs[third : third + max(1, products - 2 * third)]
-    images = torch.cat([operator.apply(z) for z in sketch.split(at_once)])
+    images = torch.cat([product(operator, z) for z in sketch.split(at_once)])
     q = torch.linalg.qr(images.T)[0].T
     inside = torch.cat([_forms(operator, rows) for rows in q.split(at_once)]).sum()
     if q.shape[0] == operator.n:
@@ -72,7 +72,7 @@ def hutch_plus_plus(
 
 def _forms(operator: Operator, vectors: Tensor) -> Tensor:
     """v'Av of each row, in float64."""
-    return (vectors.double() * operator.apply(vectors).double()).sum(1)
+    return (vectors.double() * product(operator, vectors).double()).sum(1)
 
 
 def _mean(forms: Tensor) -> tuple[float, float]:

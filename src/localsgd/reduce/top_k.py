@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -56,8 +55,20 @@ class TopK(Compressor):
                 f"top-k has indices of 32 bits, too few for {fragments.length} scalars; choose "
                 "another compressor"
             )
-        share = Fraction(str(float(self.fraction)))  # 0.07 * 100 would be 7.000000000000001
-        return TopKCodec(fragments, scale_dtype(dtype), math.ceil(share * fragments.scalars))
+        return TopKCodec(
+            fragments, scale_dtype(dtype), rounded_up(self.fraction, fragments.scalars)
+        )
+
+
+def rounded_up(fraction: float, n: int) -> int:
+    """So much of n, rounded up, but for what a product of floats is off by.
+
+    >>> rounded_up(0.07, 100), rounded_up(5 / 6, 6), rounded_up(0.011, 100)
+    (7, 5, 2)
+    """
+    exact = fraction * n
+    nearest = round(exact)
+    return nearest if nearest and math.isclose(exact, nearest, rel_tol=1e-12) else math.ceil(exact)
 
 
 class TopKCodec:

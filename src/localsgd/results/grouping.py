@@ -130,16 +130,17 @@ class Group:
 
     @cached_property
     def curve(self) -> list[Point]:
-        """Evaluations in order, over the runs that have any, up to where all of them are.
+        """Evaluations in order, over the runs that have ended, or all while none has.
 
-        A mean over fewer runs than before would jump where one of them ends.
+        It ends where not all of them are: a mean over fewer runs than before would jump.
         """
+        begun = [record for record in self.records if record.rows]
+        runs = [record for record in begun if record.summary] or begun
         rows: dict[int, list[dict[str, Any]]] = {}
-        for record in self.records:
+        for record in runs:
             for row in record.rows:
                 rows.setdefault(row["step"], []).append(row)
-        runs = sum(bool(record.rows) for record in self.records)
-        return [_point(rows[step]) for step in sorted(rows) if len(rows[step]) == runs]
+        return [_point(rows[step]) for step in sorted(rows) if len(rows[step]) == len(runs)]
 
 
 def _point(rows: list[dict[str, Any]]) -> Point:

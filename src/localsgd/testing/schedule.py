@@ -102,26 +102,31 @@ def _looks_at_nothing_that_it_does_not_name(schedule: Schedule) -> None:
 
 
 def _looked_at(schedule: Schedule) -> set[str]:
-    """The fields that it reads at some step, whatever comes of it."""
+    """The fields that it reads at some step, whatever comes of it.
+
+    Where it copies or prints the whole progress, nothing can be told.
+    """
+    sights = {name for names in FIELDS.values() for name in names}
     looked: set[str] = set()
+    found: set[str] = set()
 
     class Watched(Progress):
         def __getattribute__(self, name: str) -> Any:
             looked.add(name)
             return super().__getattribute__(name)
 
+        def __repr__(self) -> str:
+            return "Progress(...)"
+
     for step, sight in product(STEPS, _known(schedule)):
         given: dict[str, Any] = {one.name: getattr(sight, one.name) for one in fields(Progress)}
         given |= {"step": step, "memory": {}}
         seen = Watched(**given)
-        looked -= {one.name for one in fields(Progress)}  # what making it has read
+        looked.clear()
         schedule(seen)
-        if "__dict__" in looked or "__dataclass_fields__" in looked:  # copied, as `replace` does
-            continue
-        found = looked & {field for names in FIELDS.values() for field in names}
-        if found:
-            return found
-    return set()
+        if not looked & {"__dict__", "__dataclass_fields__"}:
+            found |= looked & sights
+    return found
 
 
 CHECKS = (

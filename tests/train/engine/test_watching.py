@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from localsgd.errors import UserError
+from localsgd.errors import PeerLost, UserError
 from localsgd.landscape import Hessian, Objective, lanczos
 from localsgd.train.config.plan import Plan
 from localsgd.train.data.sampling.subset import batches_of
@@ -280,9 +281,12 @@ def test_a_round_that_the_end_cuts_short_has_the_steps_that_it_took(tmp_path: Pa
     assert [(one["step"], one["local_steps"]) for one in drifts] == [(5, 5), (10, 5), (12, 2)]
 
 
-def test_noise_of_a_batch_that_grows_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="with batch-growth it grows; watch something else"):
-        finished(tmp_path, "noise", method="batch-growth")
+def test_noise_is_that_of_the_next_step_where_the_batch_grows(tmp_path: Path) -> None:
+    """From 5 samples a worker to 15 at step 4."""
+    finished(tmp_path, "noise:0.5:40", method="batch-growth")
+    found = {one["step"]: one["local_batch"] for one in of(tmp_path, "step noise")}
+    assert {step: 15 if step >= 4 else 5 for step in found} == found
+    assert {*found.values()} == {5, 15}
 
 
 def test_what_cannot_be_measured_costs_no_run(
@@ -303,3 +307,12 @@ def test_what_cannot_be_measured_costs_no_run(
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
     with pytest.raises(UserError, match=r"can't be measured .*; go on with --processes 1"):
         watching._why_not(RuntimeError("first line\nsecond"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [PeerLost("rank 1"), RuntimeError("[pair.cc:525] Connection closed by peer [127.0.0.1]:4242")],
+)
+def test_a_lost_process_is_no_fault_of_the_model(error: RuntimeError) -> None:
+    with pytest.raises(type(error), match=re.escape(str(error))):
+        watching._why_not(error)

@@ -25,12 +25,12 @@ from typing import Annotated, Any, Protocol, TypeAlias, final
 import msgspec
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from localsgd.basics import strict_json
 from localsgd.basics.typed_json import check_value
-from localsgd.errors import UserError, unknown_name
+from localsgd.errors import PeerLost, UserError, unknown_name
 from localsgd.landscape.drift import DriftHistory
 from localsgd.landscape.hooks import Measure, largest_eigenvalue, step_noise
 from localsgd.landscape.objective import NotFiniteLoss
@@ -39,7 +39,7 @@ from localsgd.train.engine.assembly import Assembly
 from localsgd.train.engine.evaluation import averaged_model
 from localsgd.train.engine.results import Count, read_lines
 from localsgd.train.engine.run_folder import add_lines, write_whole
-from localsgd.wire.broken import first_line
+from localsgd.wire.broken import first_line, is_broken_connection, is_late
 
 Records = list[dict[str, Any]]
 FILE = "watched.jsonl"
@@ -102,8 +102,10 @@ def measured_or_why(measure: Callable[[], Records]) -> Records:
 
 def _why_not(error: UserError | RuntimeError) -> Records:
     """Says why a model can't be measured. In a single process training goes on; with several,
-    others may wait in the middle of the measurement.
+    others may wait in the middle of the measurement. A lost process is no fault of the model.
     """
+    if isinstance(error, PeerLost) or is_broken_connection(error) or is_late(error):
+        raise error
     why = first_line(error)
     if dist.is_initialized() and dist.get_world_size() > 1:
         raise UserError(
@@ -350,22 +352,29 @@ def noise(every: float = 1.0, samples: float = SAMPLES) -> Watcher:
 
     def build(assembly: Assembly) -> Measure:
         run, task = assembly.run, assembly.task
-        if assembly.plan.method.grows_batch:
-            raise UserError(
-                f"--watch noise is of steps of one batch, and with {run.method} it grows; watch "
-                "something else"
-            )
         data = batches_of(task, _whole(samples), names=("train",))["train"]
-        return step_noise(
-            task.loss,
-            data,
-            local_batch=run.batch or 1,
-            workers=assembly.plan.topology.workers,
-            population=task.train_size,
-            group=_group(),
-        )
+
+        def measure(model: nn.Module) -> Records:
+            of_now = step_noise(
+                task.loss,
+                data,
+                local_batch=(run.batch or 1) * _growth(assembly),
+                workers=assembly.plan.topology.workers,
+                population=task.train_size,
+                group=_group(),
+            )
+            return of_now(model)
+
+        return measure
 
     return AtEpochs(every, build)
+
+
+def _growth(assembly: Assembly) -> int:
+    """How many batches a worker's next step takes: H with a batch that has grown."""
+    plan = assembly.plan
+    grown = plan.method.grows_batch and assembly.workers.step >= plan.switch
+    return (assembly.run.local_steps or (1,))[0] if grown else 1
 
 
 def _whole(samples: float) -> int:
