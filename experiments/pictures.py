@@ -1,4 +1,7 @@
-"""Pictures of arms, from their records alone: a line is the mean over seeds, a band their range."""
+"""Pictures of arms, from their records alone: a line is the mean over seeds, a band their range.
+
+A band about differences is the 95 % interval of their mean.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import numpy as np
 
 from experiments.arms import Arm, found, jobs_of, values
 from experiments.study import Job, Picture, Records
+from localsgd.basics.paired import paired
 from localsgd.landscape.figures.style import COLOURS, DASHES, legend, panels
 
 if TYPE_CHECKING:
@@ -31,7 +35,7 @@ def learning_curves(
     x_label: str = "epoch",
     test: str = AXES[TEST],
     names: Sequence[str] = (),
-    end_from: float | None = None,
+    minus: tuple[Arm, float] | None = None,
 ) -> Picture:
     """Training loss and test metric of some arms, over epochs or what `against` makes of them.
 
@@ -41,21 +45,26 @@ def learning_curves(
         against: what stands in the place of an arm's epochs.
         x_label, test: of the axes.
         names: of the arms, if not their own.
-        end_from: the epoch from which a third panel shows the test metric once more, where the
-            arms are too close to be told apart in the second.
+        minus: an arm, and the epoch from which a third panel shows how far the others lie above it,
+            paired by seed, where they are too close to be told apart in the second.
     """
 
     def draw() -> Figure:
-        starts = [(TRAIN, 0.0), (TEST, 0.0)]
-        starts += [] if end_from is None else [(TEST, end_from)]
-        figure, every = panels(len(starts))
-        for axes, (column, start) in zip(every, starts, strict=True):
+        figure, every = panels(2 if minus is None else 3)
+        labels = [*(names or (one.name for one in arms))]
+        for axes, column in zip(every, (TRAIN, TEST), strict=False):
             for index, one in enumerate(arms):
-                label = names[index] if names else one.name
-                _curve(axes, records, one, column, index, against, label, start)
+                _curve(axes, records, one, column, index, against, labels[index])
             axes.set(xlabel=x_label, ylabel=test if column == TEST else AXES[TRAIN])
         every[0].set_yscale("log")
         legend(every[1])
+        if minus is not None:
+            base, start = minus
+            for index, one in enumerate(arms):
+                _difference(every[2], records, one, base, index, start)
+            every[2].axhline(0.0, color=COLOURS[arms.index(base)], lw=1.2)
+            above = f"test accuracy minus\n{labels[arms.index(base)]} (points)"
+            every[2].set(xlabel=x_label, ylabel=above)
         return figure
 
     return Picture(name, title, draw, jobs_of(arms))
@@ -69,20 +78,38 @@ def _curve(
     index: int,
     against: Callable[[Arm, np.ndarray], np.ndarray] | None,
     label: str,
-    start: float,
 ) -> None:
     curves = [record["curve"] for record in found(records, one).values()]
     if not curves:
         return
-    rows = [[row for row in curve if row[0] >= start] for curve in curves]
-    epochs = np.array([row[0] for row in rows[0]], dtype=float)
-    heights = np.array([[row[column] for row in curve] for curve in rows], dtype=float)
+    epochs = np.array([row[0] for row in curves[0]], dtype=float)
+    heights = np.array([[row[column] for row in curve] for curve in curves], dtype=float)
     if column == TEST and "test_accuracy" in next(iter(found(records, one).values())):
         heights *= 100
     x = epochs if against is None else against(one, epochs)
     colour, dash = COLOURS[index % len(COLOURS)], DASHES[index // len(COLOURS) % len(DASHES)]
     axes.plot(x, heights.mean(axis=0), color=colour, ls=dash, lw=1.2, label=label)
     axes.fill_between(x, heights.min(axis=0), heights.max(axis=0), color=colour, alpha=0.15, lw=0)
+
+
+def _difference(
+    axes: Axes, records: Records, one: Arm, base: Arm, index: int, start: float
+) -> None:
+    """The mean over seeds of an arm's test accuracy minus another's, with its 95 % t-interval."""
+    first, second = found(records, one), found(records, base)
+    seeds = [seed for seed in first if seed in second]
+    if one is base or not seeds:
+        return
+    curves = [[first[seed]["curve"], second[seed]["curve"]] for seed in seeds]
+    pairs = zip(*(zip(*pair, strict=True) for pair in curves), strict=True)
+    rows = [(pair[0][0][0], [100 * (a[TEST] - b[TEST]) for a, b in pair]) for pair in pairs]
+    rows = [(epoch, differences) for epoch, differences in rows if epoch >= start]
+    intervals = [paired(differences) for _, differences in rows]
+    epochs = [epoch for epoch, _ in rows]
+    colour = COLOURS[index % len(COLOURS)]
+    axes.plot(epochs, [one.mean for one in intervals], color=colour, lw=1.2, marker="o", ms=3)
+    low, high = ([getattr(one, end) for one in intervals] for end in ("low", "high"))
+    axes.fill_between(epochs, low, high, color=colour, alpha=0.15, lw=0)
 
 
 def boxes(

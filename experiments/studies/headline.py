@@ -294,7 +294,7 @@ def page(records: Records) -> Page:
         records,
         [m1[name] for name in shown],
         names=[*shown.values()],
-        end_from=AFTER_THE_DECAY,
+        minus=(m1["A2"], AFTER_THE_DECAY),
     )
     return Page(
         tables=[
