@@ -63,7 +63,7 @@ def learning_curves(
             for index, one in enumerate(arms):
                 _difference(every[2], records, one, base, index, start)
             every[2].axhline(0.0, color=COLOURS[arms.index(base)], lw=1.2)
-            above = f"test accuracy minus\n{labels[arms.index(base)]} (points)"
+            above = f"test accuracy minus {labels[arms.index(base)]}\n(points, 95 % interval)"
             every[2].set(xlabel=x_label, ylabel=above)
         return figure
 

@@ -21,6 +21,7 @@ from localsgd.reduce import (
     Int8,
     OrderedMean,
     Reducer,
+    Sign,
     TopK,
     check_dtype,
     put,
@@ -323,6 +324,40 @@ class Doubles(ExactMean):
         return super().reduce(update, None if weights is None else weights * 2, collective)
 
 
+class AddsRounded(CompressedMean):
+    """A sum of what was rounded by chance."""
+
+    def bound(self, layout: Any) -> AddsRounded:
+        return AddsRounded(self.compressor, feedback=self.feedback, layout=layout)
+
+    def reduce(self, update: Tensor, weights: Any, collective: Collective) -> Pending[Tensor]:
+        mean = super().reduce(update, weights, collective)
+        return mean.then(lambda found: found * collective.members)
+
+
+class Grows(ExactMean):
+    """Divides by the root of M alone."""
+
+    linear = False
+
+    def reduce(self, update: Tensor, weights: Any, collective: Collective) -> Pending[Tensor]:
+        mean = super().reduce(update, weights, collective)
+        return mean.then(lambda found: found * collective.members**0.5)
+
+
+class Levels(CompressedMean):
+    """Takes all weights above 0 as equal."""
+
+    def bound(self, layout: Any) -> Levels:
+        return Levels(self.compressor, layout=layout)
+
+    def reduce(self, update: Tensor, weights: Any, collective: Collective) -> Pending[Tensor]:
+        if weights is not None:
+            weights = (weights > 0).to(weights.dtype)
+            weights /= weights.sum(1, keepdim=True)
+        return super().reduce(update, weights, collective)
+
+
 class Rounds(ExactMean):
     """Weighs what it has received, in half precision."""
 
@@ -371,6 +406,10 @@ class Tells:
         (Deaf(), "unequal weights are not those"),
         (Doubles(), "weights of 1/M differ"),
         (Adds(), "the mean of 2 equal updates is 2 times as large"),
+        (AddsRounded(Int8(16, seed=0)), "the mean of 2 equal updates is"),
+        (AddsRounded(Int8(16, seed=0), feedback=False), "the mean of 2 equal updates is"),
+        (Grows(), "the mean of 4 equal updates is 2 times as large"),
+        (Levels(Sign()), "unequal weights are not those"),
         (Tells(), "lacks a part of Reducer"),
     ],
 )

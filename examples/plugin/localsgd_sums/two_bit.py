@@ -40,7 +40,7 @@ class TwoBit(Compressor):
             raise UserError(
                 f"two-bit has indices of 32 bits, too few for {fragments.length} scalars"
             )
-        k = math.ceil(round(self.fraction * fragments.scalars, 6))
+        k = math.ceil(round(self.fraction * fragments.scalars, 6)) or min(1, fragments.scalars)
         return TwoBitCodec(fragments, scale_dtype(dtype), k)
 
 

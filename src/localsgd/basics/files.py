@@ -123,11 +123,11 @@ _DAMAGE = (
 def is_address(place: str | os.PathLike[str]) -> bool:
     """Whether a place is an address such as `s3://bucket/run`, not a file's; as a `Path` too.
 
-    >>> [is_address(one) for one in ("cache::s3://bucket", Path("gs://bucket/run"), "/a/b:/c")]
+    >>> [is_address(one) for one in ("s3://bucket", Path("cache::gs://bucket/run"), "/a/b://c")]
     [True, True, False]
     """
-    text = os.fspath(place)
-    return "://" in text or re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text) is not None
+    pattern = r"([A-Za-z][A-Za-z0-9+.-]+::)*[A-Za-z][A-Za-z0-9+.-]+:/"
+    return re.match(pattern, os.fspath(place)) is not None
 
 
 @contextmanager

@@ -48,7 +48,7 @@ def keep(out: Path, runs: Sequence[str], varied: Sequence[str], baseline: Point)
     """Writes what is swept into the folder `out`; all shards of a sweep may do so at once."""
     out.mkdir(parents=True, exist_ok=True)
     kept = Swept(tuple(runs), tuple(varied), baseline.words)
-    for left in out.glob(f"{NAME}.*.partial"):  # of one that was killed, or is at it
+    for left in out.glob(f"{NAME}.*.partial"):  # of a shard that was killed, or is writing now
         with suppress(FileNotFoundError):
             if time.time() - left.stat().st_mtime > STALE_SECONDS:
                 left.unlink()

@@ -67,7 +67,7 @@ def product(operator: Operator, vectors: Tensor) -> Tensor:
     """[k, n] -> [k, n], as `apply`.
 
     Raises:
-        UserError: it is not finite, from which an algorithm would make eigenvalues all the same.
+        UserError: it is not finite. An algorithm would return eigenvalues nevertheless.
     """
     images = operator.apply(vectors)
     if not bool(images.isfinite().all()):

@@ -128,14 +128,19 @@ class Group:
         values = [figure(record.last) for record in self.records if record.last]
         return Spread.of([value for value in values if value is not None])
 
+    @property
+    def drawn(self) -> list[Record]:
+        """The runs that the curve is of."""
+        begun = [record for record in self.records if record.rows]
+        return [record for record in begun if record.summary] or begun
+
     @cached_property
     def curve(self) -> list[Point]:
         """Evaluations in order, over the runs that have ended, or all while none has.
 
         It ends where not all of them are: a mean over fewer runs than before would jump.
         """
-        begun = [record for record in self.records if record.rows]
-        runs = [record for record in begun if record.summary] or begun
+        runs = self.drawn
         rows: dict[int, list[dict[str, Any]]] = {}
         for record in runs:
             for row in record.rows:

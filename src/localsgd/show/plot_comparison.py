@@ -70,7 +70,7 @@ def _legend_columns(groups: Sequence[Group], width: float) -> int:
 
 
 def _name(group: Group) -> str:
-    count = len(group.records)
+    count = len(group.drawn)
     return group.title + (f" ({count} runs)" if count > 1 else "")
 
 

@@ -281,12 +281,18 @@ def test_a_round_that_the_end_cuts_short_has_the_steps_that_it_took(tmp_path: Pa
     assert [(one["step"], one["local_steps"]) for one in drifts] == [(5, 5), (10, 5), (12, 2)]
 
 
-def test_noise_is_that_of_the_next_step_where_the_batch_grows(tmp_path: Path) -> None:
-    """From 5 samples a worker to 15 at step 4."""
+def test_noise_is_that_of_the_step_just_taken_where_the_batch_grows(tmp_path: Path) -> None:
+    """5 samples a worker up to step 4, 15 after it."""
     finished(tmp_path, "noise:0.5:40", method="batch-growth")
     found = {one["step"]: one["local_batch"] for one in of(tmp_path, "step noise")}
-    assert {step: 15 if step >= 4 else 5 for step in found} == found
+    assert {step: 15 if step > 4 else 5 for step in found} == found
+    assert found[4] == 5
     assert {*found.values()} == {5, 15}
+
+
+def test_noise_of_batches_of_more_than_there_is_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="80 training samples, and a step takes 4 x 25 of them"):
+        finished(tmp_path, "noise", method="batch-growth", local_steps=(5,))
 
 
 def test_what_cannot_be_measured_costs_no_run(

@@ -34,6 +34,7 @@ from localsgd.errors import PeerLost, UserError, unknown_name
 from localsgd.landscape.drift import DriftHistory
 from localsgd.landscape.hooks import Measure, largest_eigenvalue, step_noise
 from localsgd.landscape.objective import NotFiniteLoss
+from localsgd.train.config.plan import Plan
 from localsgd.train.data.sampling.subset import batches_of
 from localsgd.train.engine.assembly import Assembly
 from localsgd.train.engine.evaluation import averaged_model
@@ -353,12 +354,19 @@ def noise(every: float = 1.0, samples: float = SAMPLES) -> Watcher:
     def build(assembly: Assembly) -> Measure:
         run, task = assembly.run, assembly.task
         data = batches_of(task, _whole(samples), names=("train",))["train"]
+        largest = (run.batch or 1) * _growth(assembly.plan, assembly.plan.steps)
+        if largest * assembly.plan.topology.workers > task.train_size:
+            raise UserError(
+                f"--watch noise draws batches from the {task.train_size:,} training samples, and "
+                f"a step takes {assembly.plan.topology.workers} x {largest} of them; watch "
+                "something else"
+            )
 
         def measure(model: nn.Module) -> Records:
             of_now = step_noise(
                 task.loss,
                 data,
-                local_batch=(run.batch or 1) * _growth(assembly),
+                local_batch=(run.batch or 1) * _growth(assembly.plan, assembly.workers.step),
                 workers=assembly.plan.topology.workers,
                 population=task.train_size,
                 group=_group(),
@@ -370,11 +378,10 @@ def noise(every: float = 1.0, samples: float = SAMPLES) -> Watcher:
     return AtEpochs(every, build)
 
 
-def _growth(assembly: Assembly) -> int:
-    """How many batches a worker's next step takes: H with a batch that has grown."""
-    plan = assembly.plan
-    grown = plan.method.grows_batch and assembly.workers.step >= plan.switch
-    return (assembly.run.local_steps or (1,))[0] if grown else 1
+def _growth(plan: Plan, step: int) -> int:
+    """How many batches each worker has taken at this step: H with a batch that has grown."""
+    grown = plan.method.grows_batch and step > plan.switch
+    return (plan.run.local_steps or (1,))[0] if grown else 1
 
 
 def _whole(samples: float) -> int:
