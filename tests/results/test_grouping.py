@@ -8,8 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from localsgd.cli.training import complete
 from localsgd.results.grouping import Spread, differing, groups
-from localsgd.train.config.run import to_json
+from localsgd.results.labels import local_steps
+from localsgd.train.config.run import Run, to_json
 from localsgd.train.engine.run_folder import Folder
 from tests.show.records import ROW_BYTES, folder_of
 
@@ -89,3 +91,8 @@ def test_a_spread_beyond_a_float_is_infinite() -> None:
     """`**` would raise, and the losses of runs that diverge may be as large."""
     found = Spread.of([1e308, -1e308])
     assert found == Spread(0.0, math.inf)
+
+
+def test_h_that_the_run_chooses_is_said_so() -> None:
+    for method, says in (("waiting", "by the run"), ("mini-batch", "1"), ("local", "8")):
+        assert local_steps(complete(Run(method=method))) == says

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from localsgd.results.grouping import groups
-from localsgd.show import pictures
+from localsgd.show import pictures, strips
 from localsgd.show.canvas import look
 from localsgd.show.plot_sweep import sweep
+from localsgd.train.data.metric import PERPLEXITY
 from localsgd.train.engine.run_folder import Folder
 from tests.show.records import folder_of
 
@@ -211,3 +213,8 @@ def test_strips_keep_to_their_width(tmp_path: Path, width: int) -> None:
     text = pictures.text(list(twelve(tmp_path)), width=width)
     assert max(map(len, text.splitlines())) <= width
     assert len(text.splitlines()) == 10 + 3
+
+
+def test_a_perplexity_that_is_no_number_is_the_worst() -> None:
+    heights = [strips._height(value, PERPLEXITY) for value in (80.0, math.inf, math.nan)]
+    assert heights[0] > heights[1] == heights[2]

@@ -27,6 +27,7 @@ from localsgd.cli.training import (
 )
 from localsgd.errors import UserError
 from localsgd.show import pictures, tables
+from localsgd.show.strips import WIDTH
 from localsgd.train.config.methods import method
 from localsgd.train.config.run import Run, checked, to_json
 from localsgd.train.config.unused import unused_settings
@@ -72,6 +73,9 @@ def compared(command: CompareCommand) -> dict[str, Run]:
     hierarchical ones.
     """
     varied = points(command.vary)
+    for name in command.methods:
+        if command.methods.count(name) > 1:
+            raise UserError(f"--methods names {name} twice; give each method once")
     if any("method" in point.values for point in varied):
         raise UserError("compare varies methods by --methods; leave method out of --vary")
     runs: dict[str, Run] = {}
@@ -101,7 +105,7 @@ def _of_method(wanted: Run, name: str) -> Run:
         method=name,
         workers=None,
         topology=str(topology.workers) if flat else str(topology),
-        local_steps=None if not chosen.uses else outermost if flat else given,
+        local_steps=None if "local_steps" not in chosen.uses else outermost if flat else given,
     )
 
 
@@ -150,6 +154,6 @@ def check_runs(out: Path, runs: dict[str, Run]) -> None:
 def report(out: Path, folders: Sequence[Folder], console: Console) -> None:
     """The table and the pictures of a comparison."""
     console.print(tables.comparison(folders))
-    console.print(pictures.text(folders))
+    console.print(pictures.text(folders, min(WIDTH, console.width)))
     pictures.comparison(folders, out / "comparison.png")
     console.print(f"Picture: {out / 'comparison.png'}")

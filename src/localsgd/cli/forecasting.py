@@ -107,7 +107,7 @@ def _samples(summary: Mapping[str, object]) -> float:
 
 def _kind(wanted: Run) -> Kind:
     names = ("task", "model", "batch", "precision", "channels_last", "compile", "device")
-    return tuple(getattr(wanted, name) for name in names)
+    return (*(getattr(wanted, name) for name in (*names, "batched")), *wanted.options)
 
 
 def in_shards(runs: Mapping[str, Run], count: int) -> list[list[str]]:

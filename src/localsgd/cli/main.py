@@ -37,6 +37,7 @@ from localsgd.cli.options import (
 )
 from localsgd.errors import DIVERGED_EXIT, Diverged, PeerLost, UserError, unknown_name
 from localsgd.train.config.blame import ALL_OF_IT
+from localsgd.train.config.methods import method
 from localsgd.train.config.parts import changed_plugins
 from localsgd.train.config.run import Run, checked, from_json
 from localsgd.train.engine.execution import Interrupted
@@ -135,6 +136,8 @@ def _parse(arguments: list[str]) -> Command | FaultTolerantCommand:
     if arguments[:1] == ["run"] and flag is not None:
         return _fault_tolerant(arguments[1:], flag)
     used(arguments)
+    if sum(one == "--config" or one.startswith("--config=") for one in arguments) > 1:
+        raise UserError("--config is given twice; name one file")
     config = _value_of("--config", arguments)
     base = from_json(Path(config)) if config else Run()
     for note in changed_plugins(base):
@@ -183,6 +186,8 @@ def _of_another_method(run: Run, base: Run) -> Run:
         for name in Run.__struct_fields__
         if getattr(opened, name) != getattr(base, name) == getattr(run, name)
     ]
+    if "lr" in method(run.method).preset and run.lr == base.lr:
+        again.append("lr")
     return msgspec.structs.replace(run, **dict.fromkeys(again))
 
 

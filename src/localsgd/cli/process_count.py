@@ -163,7 +163,7 @@ def quickest(wanted: Run, task: Task, console: Console) -> Run:
     A format or precision that is not the default stays as it is.
     """
     threads = threads_of(1)
-    fixed = wanted.channels_last or task.card.sequential
+    fixed = wanted.channels_last or len(task.input_shape) != 3
     formats = (wanted.channels_last,) if fixed else (False, True)
     usual = wanted.precision == "float32"
     variants = [

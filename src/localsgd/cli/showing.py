@@ -10,6 +10,7 @@ from localsgd.results.rows import folders_of
 from localsgd.show import pictures, tables
 from localsgd.show.canvas import check_picture
 from localsgd.show.narrow import Fitting
+from localsgd.show.strips import WIDTH
 from localsgd.train.config.methods import method, method_names
 from localsgd.train.data import models, tasks
 
@@ -31,7 +32,7 @@ def show(command: ShowCommand) -> int:
         console.print(tables.run(folders[0]))
     else:
         console.print(tables.comparison(folders))
-        console.print(pictures.text(folders))
+        console.print(pictures.text(folders, min(WIDTH, console.width)))
     if command.figure is not None:
         if len(folders) == 1:
             pictures.run(folders[0], command.figure)

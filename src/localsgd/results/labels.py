@@ -36,7 +36,7 @@ def local_steps(run: Run) -> str:
     if uses is None:
         return final
     if "local_steps" not in uses:
-        return ", ".join(["1"] * levels)
+        return ", ".join(["by the run" if uses else "1"] * levels)
     if {"switch", "step_warmup", "lr_cycles"} & set(uses):
         return f"1→{final}"
     if "qsr_alpha" in uses:

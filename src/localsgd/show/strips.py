@@ -18,7 +18,11 @@ MOST_ERROR = 1e9
 """The largest perplexity that is shown; larger ones count as this."""
 
 
-def text(folders: Sequence[Folder], width: int = 72) -> str:
+WIDTH = 72
+"""Of a strip with its name, where there is room."""
+
+
+def text(folders: Sequence[Folder], width: int = WIDTH) -> str:
     """Test accuracy (or perplexity) against bytes a worker has sent, for terminals.
 
     A strip for each method starts at the first evaluation and ends with the run; its blocks grow as
@@ -52,7 +56,10 @@ def _points(group: Group) -> list[tuple[float, float]]:
 
 
 def _height(value: float, metric: Metric) -> float:
-    return -math.log10(min(MOST_ERROR, max(LEAST_ERROR, metric.error(value))))
+    error = metric.error(value)
+    if math.isnan(error):
+        return -math.log10(MOST_ERROR)
+    return -math.log10(min(MOST_ERROR, max(LEAST_ERROR, error)))
 
 
 class _Scale:

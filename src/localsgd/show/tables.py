@@ -303,7 +303,9 @@ def _traffic(record: Record) -> Table:
     for name in ("members", "syncs", "calls", "sent\n(measured)", "rank 0 waited\n(measured)"):
         _add_column(table, name, right=True)
     table.add_column("arrived\n(modelled)", justify="right", style="dim")
-    entries = zip(record.last["ledger"], record.last["syncs"], topology.sizes, strict=True)
+    sizes = list(topology.sizes)
+    sizes[0] = (*topology.unequal, sizes[0])[0]  # the first block's, whose traffic it is
+    entries = zip(record.last["ledger"], record.last["syncs"], sizes, strict=True)
     for level, (entry, syncs, members) in enumerate(entries):
         table.add_row(
             level_name(level, topology.levels),

@@ -122,6 +122,7 @@ def test_the_rate_is_linear_in_the_global_batch_or_not_at_all() -> None:
     [
         ({"method": "lokal"}, "unknown method 'lokal'; nearest: local"),
         ({"workers": 7, "topology": "4x2"}, "workers = 7, but topology 4x2 has 8"),
+        ({"method": "batch-growth", "inner_state": "all=reset"}, "inner_state says what becomes"),
         ({"method": "cyclic", "topology": "2x4"}, "cyclic is for one level, .*--topology 8"),
         ({"method": "hierarchical"}, "needs blocks, but topology 8 is flat; .*--topology 4x2"),
         ({"topology": "4x2", "local_steps": (2,)}, "1 number for the 2 levels of topology 4x2"),

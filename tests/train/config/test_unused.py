@@ -30,6 +30,7 @@ GIVEN: dict[str, Any] = {
     "trust": 0.01,
     "noise_decay": 0.5,
     "nesterov": False,
+    "weighting": "samples",
 }
 ACTING: dict[str, dict[str, Any]] = {
     "switch": {"method": "post-local"},
@@ -51,6 +52,7 @@ ACTING: dict[str, dict[str, Any]] = {
     "trust": {"optimizer": "lars"},
     "noise_decay": {"noise": 0.1},
     "nesterov": {"optimizer": "sgd"},
+    "weighting": {"partition": "fixed"},
 }
 
 
@@ -78,6 +80,7 @@ def test_a_setting_that_nothing_reads_is_named(name: str) -> None:
         ("momentum", {"optimizer": "adamw"}, {"optimizer": "sgd"}),
         ("lr_decay_at", {"lr_schedule": "cosine"}, {"lr_schedule": "steps"}),
         ("lr_warmup", {"lr_scaling": "none"}, {"lr_scaling": "linear"}),
+        ("lr_batch", {"lr_scaling": "none"}, {"lr_scaling": "sqrt"}),
     ],
 )
 def test_what_every_run_has_is_named_if_it_is_varied(
@@ -98,6 +101,21 @@ def test_a_setting_that_something_reads_is_not(name: str) -> None:
 def test_a_way_over_the_wire_of_what_has_only_one(compression: str) -> None:
     given = {"method": "local", "compression": compression, "compression_way": "gather"}
     assert idle_of(**given) == ["compression_way"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "idle"),
+    [
+        ({"optimizer": "lars", "nesterov": False}, ["nesterov"]),
+        ({"optimizer": "larc", "nesterov": False}, ["nesterov"]),
+        ({"momentum": 0.0, "nesterov": False}, ["nesterov"]),
+        ({"weighting": "fednova"}, ["weighting"]),
+        ({"weighting": "fednova", "slowdown": (1.0,) * 7 + (2.0,)}, []),
+        ({"weighting": "samples", "slowdown": (1.0,) * 7 + (2.0,)}, ["weighting"]),
+    ],
+)
+def test_more_than_one_thing_decides(settings: dict[str, Any], idle: list[str]) -> None:
+    assert idle_of(method="local", **settings) == idle
 
 
 def test_local_steps_of_mini_batch_sgd() -> None:

@@ -73,6 +73,7 @@ def test_workers_and_topology_give_way_to_each_other() -> None:
         (["optimizer=zip"], "--vary optimizer=zip: unknown value 'zip'; there are sgd, "),
         (["seed=1,2"], "seeds are given by --seeds"),
         (["lr=1", "lr=2"], "--vary names lr twice"),
+        (["lr=0.1,0.2,0.1", "batch=4"], "--vary gives lr=0.1,batch=4 2 times; give each value"),
         (["local_steps/lr=1,2"], "1 has 1 of 2 values; write local_steps/lr="),
     ],
 )

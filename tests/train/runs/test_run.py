@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -366,3 +367,41 @@ def test_weights_that_are_a_pipe_are_not_waited_for(tmp_path: Path) -> None:
         weights_in(Folder(tmp_path))
     with pytest.raises(UserError, match="is no regular file"):
         averaged_file.read(weights)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"checkpoint_every": 0},
+        {"checkpoint_every": 1.5},
+        {"heartbeat_seconds": 0.0},
+        {"timeout_minutes": -1.0},
+    ],
+)
+def test_limits_are_checked_where_they_are_given(wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    with pytest.raises(UserError, match=name):
+        runs.Limits(**wrong)
+
+
+@pytest.mark.usefixtures("own_names")
+def test_a_schedule_sees_how_far_the_run_is_from_the_first_step_on() -> None:
+    add("schedules", "half", lambda progress: 8 if progress.fraction >= 0.5 else 1)
+    result = Run(halves(), nn.Linear(2, 2), method="half", workers=2, batch=5, epochs=2.0)
+    assert result.train(progress=False).summary["steps"] == 8
+
+
+def test_channels_last_is_refused_for_what_is_no_image() -> None:
+    run = Run(halves(), nn.Linear(2, 2), channels_last=True, workers=2, batch=5, epochs=1.0)
+    with pytest.raises(UserError, match=r"is for images, but .* gives inputs of shape \(2,\)"):
+        run.train(progress=False)
+
+
+def test_a_curve_has_the_evaluations_that_have_it(tmp_path: Path) -> None:
+    run = Run(halves(), nn.Linear(2, 2), workers=2, batch=5, epochs=3.0)
+    result = run.train(tmp_path / "run", progress=False)
+    (first, *others) = result.rows
+    rows = [{key: value for key, value in first.items() if key != "test_loss"}, *others]
+    epochs, values = replace(result, rows=rows).curve("test_loss")
+    assert epochs == [row["epoch"] for row in others]
+    assert values == [row["test_loss"] for row in others]

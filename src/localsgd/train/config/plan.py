@@ -195,11 +195,16 @@ class Plan:
         if self.run.switch != "first-decay":
             _ = self.switch  # what is no point of the run is refused, whether it is used or not
         self._check_family()
-        if self.schedules[0](Progress()) != 1 and self.run.average == "gradients":
+        innermost = self.schedules[0]
+        if self.run.average == "gradients" and (first := innermost(self._start())) != 1:
             raise UserError(
                 f"average gradients needs H = 1 at the start, but {self.run.method} starts with "
-                f"H = {self.schedules[0](Progress())}; use models, or auto"
+                f"H = {first}; use models, or auto"
             )
+
+    def _start(self) -> Progress:
+        """The progress that schedules see at the first step."""
+        return Progress(epoch=0.0, fraction=0.0, learning_rate=self.learning_rate(0))
 
     @property
     def delay(self) -> Delay:
@@ -277,6 +282,11 @@ class Plan:
             raise UserError(
                 f"{run.method} steps once for all workers and needs equally many batches of each; "
                 "leave out slowdown and exhausted leave"
+            )
+        if self.method.grows_batch and run.inner_state:
+            raise UserError(
+                "inner_state says what becomes of states when models are averaged, and "
+                f"{run.method} averages none; leave it out"
             )
         if self.method.grows_batch and any(h > 1 for h in known(run.local_steps)[1:]):
             raise UserError(

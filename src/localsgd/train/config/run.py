@@ -112,8 +112,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """How samples are divided among workers: reshuffled every epoch (the paper), fixed, by-label,
     dirichlet:ALPHA, column:FILE."""
     exhausted: Literal["repeat", "leave"] = "repeat"
-    """What a worker does that runs out of samples in a round: start them again, or leave the round
-    early."""
+    """What workers with few samples do: read them again, or take fewer steps of a round, in
+    proportion, and leave it early."""
     slowdown: tuple[Positive, ...] = ()
     """How many times longer each worker takes for a step; slow ones take fewer steps in a round."""
     weighting: Literal["equal", "samples", "fednova"] = "equal"
@@ -126,7 +126,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     lr: Positive | None = None
     """Learning rate of a single worker with a batch of lr_batch."""
     lr_batch: Count | None = None
-    """The batch that lr is meant for; the peak is lr K B / lr_batch."""
+    """The batch that lr is meant for; with linear scaling the peak is lr K B / lr_batch."""
     lr_scaling: Literal["linear", "sqrt", "local", "local-sqrt", "none"] | None = None
     """How the rate grows with the batch: with the global batch (linear), its square root (sqrt),
     the local batch (local), its square root (local-sqrt), or not (none); the method's choice, or
@@ -159,7 +159,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     nesterov: bool = True
     """Nesterov momentum, as in the paper."""
     weight_decay: NotNegative | None = None
-    """Weight decay of all parameters but those of no_decay; the task's if not given."""
+    """Weight decay of all parameters but those of no_decay, and with lars and larc of none that are
+    vectors; the task's if not given."""
     no_decay: Literal["auto", "usual", "batch-norm", "nothing"] = "auto"
     """Parameters without weight decay: biases, normalisation and embeddings (usual), batch norm
     (batch-norm, the paper), or nothing; auto is batch-norm for models of this package, usual for
@@ -217,6 +218,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             return self
         names = [name for name in (*PRESETS, "lr") if name in chosen]
         open_again = {name: None for name in names if getattr(self, name) == chosen[name]}
+        if "local_steps" not in method(self.method).uses:  # nobody has asked for its 1
+            open_again["local_steps"] = None
         return msgspec.structs.replace(self, **open_again)
 
     def parsed_topology(self) -> Topology:

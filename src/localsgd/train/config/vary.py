@@ -9,6 +9,7 @@ local_steps/lr=1/0.1,16/0.2           a list: H = 1 with 0.1, and H = 16 with 0.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints
@@ -64,7 +65,7 @@ def points(axes: Sequence[str]) -> list[Point]:
     ['local_steps=1,lr=0.1', 'local_steps=4,lr=0.1']
 
     Raises:
-        UserError: an unknown or repeated setting, a value that it can't have.
+        UserError: an unknown or repeated setting, a value that it can't have, or one given twice.
     """
     parsed = [_axis(axis) for axis in axes]
     for name, word in (pair for axis in parsed for one in axis for pair in one.values.items()):
@@ -74,13 +75,17 @@ def points(axes: Sequence[str]) -> list[Point]:
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"--vary names {name} twice; put all its values behind one {name}=")
-    return [
+    found = [
         Point(
             {name: value for part in parts for name, value in part.values.items()},
             {name: word for part in parts for name, word in part.words.items()},
         )
         for parts in itertools.product(*parsed)
     ]
+    for name, times in Counter(point.name for point in found).items():
+        if times > 1:
+            raise UserError(f"--vary gives {name} {times} times; give each value once")
+    return found
 
 
 def _axis(text: str) -> list[Point]:

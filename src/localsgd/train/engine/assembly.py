@@ -365,8 +365,9 @@ def model_of(
     run: Run, task: Task, device: torch.device, *, weights: bool = True, own: Own = NAMED
 ) -> nn.Module:
     """The model that a run starts from."""
-    if run.channels_last and task.card.sequential:
-        raise UserError(f"channels_last is for images, but the task {task.name} gives text")
+    if run.channels_last and len(task.input_shape) != 3:
+        given = "text" if task.card.sequential else f"inputs of shape {task.input_shape}"
+        raise UserError(f"channels_last is for images, but the task {task.name} gives {given}")
     streams = run.batch or 0
     if own.model is not None:
         model = models.built(own.model, task, run.seed, streams=streams)

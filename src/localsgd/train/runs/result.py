@@ -71,7 +71,7 @@ class Result:
         return Ledger([Entry(**entry) for entry in self.summary["ledger"]])
 
     def curve(self, name: str = "") -> tuple[list[float], list[float]]:
-        """Epochs, and a value at each evaluation.
+        """Epochs, and a value at each evaluation that has it.
 
         Args:
             name: a key of `rows`, such as `train_loss` or `seconds`; the task's metric if not
@@ -81,7 +81,8 @@ class Result:
         known = {key for row in self.rows for key, value in row.items() if _is_number(value)}
         if key not in known:
             raise unknown_name("curve", key, sorted(known) or ["none"])
-        return [row["epoch"] for row in self.rows], [row[key] for row in self.rows]
+        rows = [row for row in self.rows if key in row]
+        return [row["epoch"] for row in rows], [row[key] for row in rows]
 
     def __repr__(self) -> str:
         metric = self.metric

@@ -24,6 +24,7 @@ from localsgd.basics.console import Console
 from localsgd.basics.files import expanded
 from localsgd.basics.refused import explained
 from localsgd.errors import UserError, short, unknown_name
+from localsgd.schedule.progress import is_whole
 from localsgd.train.config.blame import naming_parts
 from localsgd.train.config.complete import complete_run
 from localsgd.train.config.parts import PYTHON, changed_plugins
@@ -65,6 +66,16 @@ class Limits:
     timeout_minutes: float = 120.0
     watch: str = ""
     by_worker: bool = False
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.checkpoint_every, least=1):
+            raise UserError(
+                f"checkpoint_every = {self.checkpoint_every!r} is no number of evaluations; give 1 "
+                "or more"
+            )
+        for name in ("heartbeat_seconds", "timeout_minutes"):
+            if not 0 < getattr(self, name) < 1e9:
+                raise UserError(f"{name} = {getattr(self, name)!r} is out of range; give above 0")
 
 
 class Run:
