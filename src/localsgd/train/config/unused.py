@@ -23,7 +23,7 @@ def _read(name: str) -> Acts:
 
 def _from_outside(run: Run) -> bool:
     """Whether the compressor is of another package; those stand in a `CompressedMean`."""
-    return run.compression in OUTSIDE["compression"]
+    return run.compression is not None and run.compression in OUTSIDE["compression"]
 
 
 def _unequal(run: Run) -> bool:
