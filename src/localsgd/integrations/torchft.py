@@ -193,6 +193,8 @@ class Managed:
                 manager._pg.abort()
         try:
             counts = manager.should_commit()
+        except UserError:  # of this worker's own `load`, which may be called here
+            raise
         except Exception as error:
             raise PeerLost(
                 f"torchft's own server has not answered ({first_line(error)}); start this worker "
